@@ -1,0 +1,1 @@
+"""ACT: Trio tasks with typed mailboxes, supervised by nurseries."""

@@ -1,0 +1,154 @@
+"""One dispatcher per queue: permits, then rate, then claim, then a task per attempt."""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import trio
+
+from awa_actors.actors.rate import Bucket
+from awa_actors.config import QueueConfig
+from awa_actors.errors import StoreError
+from awa_actors.store.claim import Claim, Claimed, claim
+from awa_actors.store.connection import OwnConnection
+from awa_actors.store.queues import mark_asleep
+
+MARK_SECONDS = 10.0
+"""How long one mark of an idle queue lasts; renewed while idle, left to run out when busy."""
+HINT_LIFE = 0.25
+"""Seconds after which a claimer looks from the beginning again although its hint still finds work."""
+BACKOFF_FIRST, BACKOFF_MOST = 0.1, 5.0
+
+logger = logging.getLogger("awa_actors.worker")
+
+
+class Runner(Protocol):
+    """Where claimed attempts go."""
+
+    def start(self, claimed: Claimed, claim: Claim, queue: QueueConfig, done: Callable[[], None]) -> None:
+        """Run an attempt in a task of its own; `done` gives its permit back."""
+
+    def may_claim(self) -> bool:
+        """Whether this process is alive enough to take more."""
+
+    def instance(self) -> uuid.UUID:
+        """Whose leases new claims become."""
+
+
+@attrs.define(eq=False)
+class Dispatcher:
+    """Claims for one queue of one process. Permits are taken before the claim; what is claimed is started at once."""
+
+    queue: QueueConfig
+    connection: OwnConnection
+    runner: Runner
+    listens: bool
+    free: int = attrs.field(init=False)
+    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _hints: list[int] = attrs.field(factory=list, init=False)
+    _hints_since: float = attrs.field(default=0.0, init=False)
+    _marked_until: float = attrs.field(default=0.0, init=False)
+    _starved: bool = attrs.field(default=False, init=False)
+    _bucket: Bucket | None = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Start with all permits free."""
+        self.free = self.queue.max_workers
+        limit = self.queue.rate_limit
+        self._bucket = None if limit is None else Bucket(limit.per_second, limit.burst)
+
+    def wake(self) -> None:
+        """Something may have become claimable, or a permit free."""
+        self._wake.set()
+
+    def _done(self) -> None:
+        self.free += 1
+        if self._starved:
+            self._wake.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Claim until cancelled. An outage is waited out; it never ends the process.
+
+        Cancellation: a claim in flight is given back by the worker, which knows every lease of its instance.
+        """
+        delay = BACKOFF_FIRST
+        task_status.started()
+        async with self.connection:
+            while True:
+                try:
+                    await self._turn()
+                    delay = BACKOFF_FIRST
+                except StoreError as error:
+                    logger.warning("queue %s: cannot claim, trying again in %.1f s: %s", self.queue.name, delay, error)
+                    await trio.sleep(delay * (0.75 + random.random() / 2))  # noqa: S311 - spreads retries
+                    delay = min(delay * 2, BACKOFF_MOST)
+
+    async def _turn(self) -> None:
+        self._wake = trio.Event()
+        wanted = min(self.free, self.queue.claim_batch)
+        if wanted <= 0 or not self.runner.may_claim():
+            self._starved = True
+            await self._wait(self.queue.poll_interval)
+            self._starved = False
+            return
+        if self._bucket is not None:
+            wanted = self._bucket.take(wanted, trio.current_time())
+            if wanted == 0:
+                await trio.sleep(self._bucket.next_in(trio.current_time()))
+                return
+        got = await self._claim(wanted)
+        if self._bucket is not None:
+            self._bucket.give_back(wanted - got)
+        if got >= wanted:
+            # Let the attempts that were just started end in the same turn of the loop, so that the next claim is a large one.
+            await trio.lowlevel.checkpoint()
+        elif not await self._sleep_is_marked():
+            await self._wait(self.queue.poll_interval * (0.9 + random.random() / 5))  # noqa: S311 - de-phases processes
+
+    async def _claim(self, wanted: int) -> int:
+        """One claim; with a hint that came back short, once more from the beginning."""
+        now = trio.current_time()
+        if now - self._hints_since > HINT_LIFE:
+            self._hints, self._hints_since = [], now
+        got = await self._take(wanted)
+        if got < wanted and any(self._hints):
+            self._hints, self._hints_since = [], now
+            got += await self._take(wanted - got)
+        if got < wanted:
+            self._hints = []
+        return got
+
+    async def _take(self, wanted: int) -> int:
+        taken = await claim(
+            await self.connection.session(),
+            self.queue.name,
+            wanted,
+            self.runner.instance(),
+            max_bytes=self.queue.claim_bytes,
+            aging=self.queue.priority_aging,
+            deadline=self.queue.deadline,
+            hints=self._hints,
+        )
+        for claimed in taken.attempts:
+            self.free -= 1
+            self.runner.start(claimed, taken, self.queue, self._done)
+        self._hints = taken.hints
+        return len(taken.attempts)
+
+    async def _sleep_is_marked(self) -> bool:
+        """Mark the queue before sleeping; True when the mark is new, so that the queue is looked at once more first."""
+        now = trio.current_time()
+        if not self.listens or now < self._marked_until:
+            return False
+        await mark_asleep(await self.connection.session(), self.queue.name, MARK_SECONDS)
+        self._marked_until = now + MARK_SECONDS / 2
+        return True
+
+    async def _wait(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._wake.wait()

@@ -1,0 +1,96 @@
+"""The hygiene lane: rings turn, slots are emptied and truncated, retention lets go of history."""
+
+from __future__ import annotations
+
+import time
+
+import attrs
+
+from awa_actors.actors.lane import StepReport
+from awa_actors.config import MaintenanceSettings
+from awa_actors.store import hygiene
+from awa_actors.store.hygiene import Ring, Slot
+from awa_actors.store.pool import Session
+
+CARRY = 500
+"""Rows moved per statement out of a slot that should empty."""
+BYTES_PER_BODY = 300
+"""A cautious size of one body on disk, to turn rows into a size that can be asked for cheaply."""
+SLOW_EVERY = 30.0
+"""Seconds between the parts that only matter over hours."""
+BUSY_BEFORE_BLOCKED = 5
+"""Passes in a row that found a slot locked, before health names the process that holds it."""
+
+
+@attrs.define(eq=False)
+class Hygiene:
+    """One pass looks at every slot once and moves a bounded number of rows."""
+
+    settings: MaintenanceSettings
+    name: str = "hygiene"
+    _slow_at: float | None = attrs.field(default=None, init=False)
+    _busy: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between passes."""
+        return self.settings.hygiene_interval
+
+    async def run(self, session: Session, rows: int) -> StepReport:
+        """One pass."""
+        done, blocked = 0, None
+        rings = await hygiene.rings(session)
+        slots = await hygiene.slots(session)
+        retention = await hygiene.completed_retention(session, self.settings.completed_retention)
+        for ring in rings.values():
+            full = sum(slot.bytes > 0 for slot in slots if slot.ring == ring.name)
+            if self._should_turn(ring, slots) and await hygiene.turn(session, ring) is None and full == hygiene.SLOTS[ring.name]:
+                blocked = await self._make_room(session, ring, slots) or blocked
+            for slot in slots:
+                if slot.ring == ring.name and slot.number != ring.slot and slot.bytes > 0:
+                    moved, why = await self._empty(session, ring, slot, retention)
+                    done, blocked = done + moved, why or blocked
+        done += await hygiene.unpark_ready(session, rows)
+        if self._slow_at is None or time.monotonic() - self._slow_at > SLOW_EVERY:
+            self._slow_at = time.monotonic()
+            done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
+            await hygiene.forget_instances(session)
+            await hygiene.end_stuck_sessions(session, self.settings.stuck_session)
+        return StepReport(done, blocked=blocked)
+
+    def _should_turn(self, ring: Ring, slots: list[Slot]) -> bool:
+        size = next(slot.bytes for slot in slots if slot.ring == ring.name and slot.number == ring.slot)
+        if size == 0:
+            return False
+        if ring.name != "segments":
+            return ring.age >= self.settings.ring_turn
+        share = self.settings.completed_retention / (hygiene.SLOTS["segments"] - 2)
+        return ring.age >= share or size > self.settings.segment_rows * BYTES_PER_BODY
+
+    async def _make_room(self, session: Session, ring: Ring, slots: list[Slot]) -> str | None:
+        """The segment ring is full: the oldest history goes early, and says so. Other rings wait for a slot to empty."""
+        if ring.name != "segments":
+            return f"every slot of the {ring.name} ring is in use"
+        for number in [(ring.slot + step) % hygiene.SLOTS["segments"] for step in range(1, hygiene.SLOTS["segments"])]:
+            await hygiene.release_history_claims(session, number, 0.0)
+            if (await hygiene.truncate_slot(session, ring.name, number, 0.0)).outcome == "truncated":
+                return f"completed history of segment {number} was dropped before its retention: the ring was full"
+        return "every segment holds live jobs; nothing can be dropped"
+
+    async def _empty(self, session: Session, ring: Ring, slot: Slot, retention: float) -> tuple[int, str | None]:
+        """Truncate a slot that is not current; move what keeps it from emptying."""
+        moved, key = 0, (ring.name, slot.number)
+        if ring.name == "segments":
+            await hygiene.release_history_claims(session, slot.number, retention)
+        outcome = await hygiene.truncate_slot(session, ring.name, slot.number, retention)
+        if outcome.outcome == "live":
+            if ring.name == "leases" and slot.sealed_for >= self.settings.ring_turn:
+                moved = await hygiene.carry_leases(session, slot.number, CARRY)
+            elif ring.name == "ready":
+                moved = await hygiene.park_ready(session, slot.number, CARRY)
+            elif ring.name == "segments" and slot.sealed_for >= retention:
+                moved = await hygiene.carry_bodies(session, slot.number, CARRY)
+        self._busy[key] = self._busy.get(key, 0) + 1 if outcome.outcome == "busy" else 0
+        if self._busy[key] < BUSY_BEFORE_BLOCKED:
+            return moved, None
+        return moved, f"server process {outcome.blocker} holds a lock on slot {slot.number} of the {ring.name} ring"

@@ -1,0 +1,168 @@
+"""Maintenance: leader-elected lanes that keep a database moving. It never claims or runs a job.
+
+The candidate inside a worker and the maintenance role are this same code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from awa_actors.actors.hygiene import Hygiene
+from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
+from awa_actors.actors.leader import Leader
+from awa_actors.actors.listener import Listener
+from awa_actors.actors.liveness import LivenessActor
+from awa_actors.actors.messages import FollowUpMessage, RescueCommitted
+from awa_actors.actors.observers import Observers
+from awa_actors.actors.outcome_events import rescued_event
+from awa_actors.actors.promote import Promote
+from awa_actors.actors.refresh import Refresh
+from awa_actors.actors.rescue import Rescue
+from awa_actors.config import MaintenanceSettings
+from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL
+from awa_actors.errors import ValidationError
+from awa_actors.registry import Registry
+from awa_actors.store.pool import Pool
+from awa_actors.store.rescue import RescuedJob
+
+VITAL = frozenset({"promote", "rescue"})
+"""Lanes without which nothing moves: if one stays down, another process should lead."""
+
+logger = logging.getLogger("awa_actors.maintenance")
+
+
+def steps(
+    pool: Pool,
+    settings: MaintenanceSettings,
+    registry: Registry,
+    committed: Callable[[list[RescuedJob]], None] = lambda rescued: None,
+) -> list[Step]:
+    """The steps of all lanes, in the order a tick runs them. `committed` is told what was rescued."""
+    listens = pool.settings.listens
+    return [
+        Promote(settings.promote_interval if listens else min(settings.promote_interval, 0.2), listens),
+        Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed),
+        Hygiene(settings),
+        Refresh(settings.refresh_interval),
+    ]
+
+
+@attrs.define(eq=False)
+class Maintenance:
+    """A running candidate, as `nursery.start(client.run_maintenance)` gives it."""
+
+    pool: Pool
+    settings: MaintenanceSettings
+    registry: Registry
+    leader: Leader
+    lanes: Sequence[Lane]
+    planner: trio.MemorySendChannel[FollowUpMessage]
+    observers: Observers
+    follow_ups_dropped: int = 0
+
+    @classmethod
+    def build(
+        cls,
+        pool: Pool,
+        registry: Registry,
+        settings: MaintenanceSettings,
+        liveness: LivenessActor,
+        listener: Listener,
+        planner: trio.MemorySendChannel[FollowUpMessage],
+        observers: Observers,
+    ) -> Maintenance:
+        """Put the parts together and subscribe to what wakes them. Before the listener runs."""
+        self: Maintenance
+
+        def committed(rescued: list[RescuedJob]) -> None:
+            self._rescued(rescued)
+
+        async def hold(term: int) -> None:
+            await self._hold(term)
+
+        lanes = [
+            Lane(step, pool, settings.batch, step.name in VITAL, settings.lane_failures, LaneHealth())
+            for step in steps(pool, settings, registry, committed)
+        ]
+        leader = Leader(pool, lambda: liveness.instance, settings.lease, hold)
+        self = cls(pool, settings, registry, leader, lanes, planner, observers)
+        listener.on(LEADER_CHANNEL, leader.wake)
+        listener.on(DUE_CHANNEL, lanes[0].wake)
+        return self
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process leads now, as far as it can trust its lease."""
+        return self.leader.term is not None
+
+    @property
+    def term(self) -> int | None:
+        """The term this process leads in, or None."""
+        return self.leader.term
+
+    async def wait_leader(self) -> int:
+        """Wait until this process leads; returns the term."""
+        return await self.leader.wait_leader()
+
+    def resign(self) -> None:
+        """Give up the term and stand aside for one lease, so that another process can lead."""
+        self.leader.give_up()
+
+    def describe(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Lanes and details, as the instance row publishes them."""
+        lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in self.lanes} if self.is_leader else {}
+        details = {
+            "leader": self.is_leader,
+            "term": self.term,
+            "follow_ups_dropped": self.follow_ups_dropped,
+            "observed_events_dropped": self.observers.dropped,
+        }
+        return lanes, details
+
+    async def run(self, *, task_status: trio.TaskStatus[Maintenance] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be a candidate until cancelled. `started` means candidate; `wait_leader` means leader."""
+        task_status.started(self)
+        if not self.settings.lead:
+            await trio.sleep_forever()
+        await self.leader.run()
+
+    async def _hold(self, term: int) -> None:
+        """Run the lanes of one term; each is its own task, so none delays another."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for lane in self.lanes:
+                    nursery.start_soon(lane.run, name=f"lane {lane.step.name}")
+        except* LaneDown as down:
+            logger.error("term %d is given up: %s", term, "; ".join(str(error) for error in down.exceptions))
+            self.leader.give_up()
+
+    def _rescued(self, rescued: list[RescuedJob]) -> None:
+        """Tell the dispatcher and the observers what is durable; never wait for either."""
+        followed = []
+        for one in rescued:
+            kind = one.job.kind
+            args_type = self.registry.args_types.get(kind)
+            if args_type is None:
+                continue
+            try:
+                event = rescued_event(one, args_type)
+            except ValidationError as error:
+                logger.error("job %d was rescued, but its args do not fit: %s", one.job.id, error)
+                continue
+            if kind in self.registry.observers:
+                self.observers.tell(kind, event)
+            if ("rescued", kind) in self.registry.follow_ups:
+                followed.append(("rescued", event))
+        if not followed:
+            return
+        try:
+            self.planner.send_nowait(RescueCommitted(followed))
+        except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
+            self.follow_ups_dropped += len(followed)
+            ids = [event.job.id for _, event in followed]
+            logger.error("the follow-up dispatcher has no room; follow-ups of rescued jobs %s are dropped", ids[:50])

@@ -1,0 +1,44 @@
+"""The rescue lane: attempts of dead instances and attempts past their deadline go back, or fail visibly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import attrs
+
+from awa_actors.actors.lane import StepReport
+from awa_actors.store.pool import Session
+from awa_actors.store.rescue import RescuedJob, bury_instances, rescue_deadlines, rescue_stale
+
+logger = logging.getLogger("awa_actors.maintenance")
+
+
+@attrs.frozen(eq=False)
+class Rescue:
+    """Sweeps until nothing is left, one bounded batch per pass.
+
+    Args:
+        interval: seconds between sweeps.
+        bound: rescues after which a job fails.
+        margin: seconds past a deadline before a live worker's attempt is taken.
+        committed: told, never waited for, what each batch rescued.
+    """
+
+    interval: float
+    bound: int
+    margin: float
+    committed: Callable[[list[RescuedJob]], None]
+    name: str = "rescue"
+
+    async def run(self, session: Session, rows: int) -> StepReport:
+        """One batch of each kind."""
+        for buried in await bury_instances(session):
+            logger.warning("instance %s has stopped beating; its attempts are taken back", buried)
+        rescued = await rescue_stale(session, rows, self.bound)
+        stale = len(rescued)
+        rescued += await rescue_deadlines(session, rows, self.margin, self.bound)
+        if rescued:
+            logger.warning("rescued %d attempts", len(rescued))
+            self.committed(rescued)
+        return StepReport(len(rescued), more=max(stale, len(rescued) - stale) >= rows)

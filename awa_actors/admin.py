@@ -1,0 +1,137 @@
+"""What operators do through a client: jobs, queues, processes, leadership."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import attrs
+
+from awa_actors.core.text import storable
+from awa_actors.core.validation import aware_datetime, check_queue
+from awa_actors.errors import JobNotFound, UsageError
+from awa_actors.jobs import JobRow, JobState
+
+if TYPE_CHECKING:
+    from awa_actors.store.instances import Instance
+    from awa_actors.store.leadership import Lease
+    from awa_actors.store.pool import Pool
+    from awa_actors.store.queues import QueueSettings, QueueStats
+
+
+@attrs.frozen(eq=False)
+class Admin:
+    """Operator actions; each is one transaction. Reached as ``client.admin``."""
+
+    _pool: Pool
+
+    async def job(self, job_id: int) -> JobRow:
+        """One job, wherever it is.
+
+        Raises:
+            JobNotFound: unknown, or gone with its retention.
+        """
+        from awa_actors.store import jobs
+
+        async with self._pool.acquire() as session:
+            found = await jobs.find(session, job_id)
+        if found is None:
+            raise JobNotFound(f"there is no job {job_id} (any more)")
+        return found
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[JobRow]:
+        """Jobs, newest first; pass the last id as `before` for the next page. A page is short only at the end."""
+        from awa_actors.store import jobs
+
+        if not 1 <= limit <= 10_000:
+            raise UsageError(f"limit must be from 1 to 10000, not {limit}")
+        async with self._pool.acquire() as session:
+            return await jobs.list_jobs(session, state=state, kind=kind, queue=queue, tag=tag, before=before, limit=limit)
+
+    async def cancel(self, job_id: int, reason: str = "cancelled by an operator") -> JobRow | None:
+        """Cancel a job that has not ended; a running handler is told at once. None when there was nothing to cancel."""
+        from awa_actors.store import jobs
+
+        async with self._pool.acquire() as session:
+            found = await jobs.cancel(session, job_id, storable(reason))
+        return None if found is None else found[0]
+
+    async def retry(self, job_id: int) -> JobRow | None:
+        """Run a failed, cancelled, dead or deferred job again now, attempts from 0. None when there is nothing to retry.
+
+        Raises:
+            UniqueConflict: a newer job holds its unique key; the job stays as it is.
+        """
+        from awa_actors.store import jobs
+
+        async with self._pool.acquire() as session:
+            found = await jobs.retry(session, job_id)
+        return None if found is None else found[0]
+
+    async def pause_queue(self, queue: str, *, by: str | None = None, until: dt.datetime | None = None) -> None:
+        """Stop claims from a queue in every process, at the next claim; running jobs go on, producers notice nothing."""
+        from awa_actors.store import queues
+
+        instant = None if until is None else aware_datetime(until, path="$.until")
+        async with self._pool.acquire() as session:
+            await queues.pause(session, check_queue(queue), None if by is None else storable(by), instant)
+
+    async def resume_queue(self, queue: str) -> bool:
+        """Undo a pause; False when the queue was not paused."""
+        from awa_actors.store import queues
+
+        async with self._pool.acquire() as session:
+            return await queues.resume(session, check_queue(queue))
+
+    async def queue_stats(self) -> list[QueueStats]:
+        """Jobs by state for every queue, counted in one snapshot."""
+        from awa_actors.store import queues
+
+        async with self._pool.acquire() as session:
+            return await queues.stats(session)
+
+    async def queue_settings(self) -> list[QueueSettings]:
+        """Queues that have settings, paused ones among them."""
+        from awa_actors.store import queues
+
+        async with self._pool.acquire() as session:
+            return await queues.settings(session)
+
+    async def set_shards(self, queue: str, shards: int) -> None:
+        """Spread a queue over 1 to 64 shards; order then holds within a shard."""
+        from awa_actors.store import queues
+
+        if not 1 <= shards <= 64:
+            raise UsageError(f"shards must be from 1 to 64, not {shards}")
+        async with self._pool.acquire() as session:
+            await queues.set_shards(session, check_queue(queue), shards)
+
+    async def instances(self) -> list[Instance]:
+        """Processes that are registered and not known to be dead."""
+        from awa_actors.store import instances
+
+        async with self._pool.acquire() as session:
+            return await instances.instances(session)
+
+    async def leader(self) -> Lease | None:
+        """Who leads; None when nobody ever did."""
+        from awa_actors.store import leadership
+
+        async with self._pool.acquire() as session:
+            return await leadership.look(session)
+
+    async def request_resign(self) -> int | None:
+        """Ask the leader to give up its term; returns that term, or None when nobody leads."""
+        from awa_actors.store import leadership
+
+        async with self._pool.acquire() as session:
+            return await leadership.request_resign(session)

@@ -1,0 +1,237 @@
+"""What users hold: a client, its transactions, and the ways to run a worker or maintenance in a nursery."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from awa_actors.admin import Admin
+from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
+from awa_actors.errors import UsageError
+from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, Job
+from awa_actors.private_postgres import PrivatePostgres
+from awa_actors.registry import Registry
+from awa_actors.store.insert import INSERT_JOBS, NewJob, admit, inserted, parameters
+
+if TYPE_CHECKING:
+    from awa_actors.actors.maintenance import Maintenance
+    from awa_actors.actors.tick import TickReport
+    from awa_actors.actors.worker import Worker
+    from awa_actors.store.migrate import Migration
+    from awa_actors.store.pool import Pool, Session
+
+INSERT_CHUNK = 5_000
+"""Jobs per statement of a bulk insert: bounds what one statement holds in memory on both sides."""
+
+Row = Any
+"""A row of a query: fields by name or by position."""
+
+
+async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[InsertedJob]:
+    if not jobs:
+        return []
+    done: list[InsertedJob] = []
+    for start in range(0, len(jobs), INSERT_CHUNK):
+        chunk = jobs[start : start + INSERT_CHUNK]
+        row = await session.fetchrow(INSERT_JOBS, *parameters(chunk))
+        done.extend(inserted(chunk, row["ids"], row["inserted"]))
+    return done
+
+
+@attrs.frozen(eq=False)
+class Transaction:
+    """Your statements and awa's in one commit. Made by :meth:`Client.transaction`."""
+
+    _session: Session
+    _limit: int
+
+    async def execute(self, sql: str, *args: Any) -> str:
+        """Run a statement with ``$1`` placeholders; returns its command tag."""
+        return await self._session.execute(sql, *args)
+
+    async def fetch(self, sql: str, *args: Any) -> list[Row]:
+        """Run a query; returns its rows."""
+        return await self._session.fetch(sql, *args)
+
+    async def fetchrow(self, sql: str, *args: Any) -> Row | None:
+        """Run a query; returns its first row or None."""
+        return await self._session.fetchrow(sql, *args)
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """Run a query; returns the first column of its first row or None."""
+        return await self._session.fetchval(sql, *args)
+
+    async def insert(self, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
+        """Insert one job; it exists when this transaction commits."""
+        return (await _insert(self._session, [admit(args, opts, limit=self._limit)]))[0]
+
+    async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
+        """Insert many jobs; they exist when this transaction commits."""
+        return await _insert(self._session, [admit(args, opts, limit=self._limit) for args in jobs])
+
+    async def complete(self, job: Job[Any]) -> FinalizationReceipt:
+        """Complete the job whose handler this is, in this transaction; return the receipt from the handler.
+
+        Raises:
+            StaleAttempt: the attempt is no longer this process's; let it out, so that this transaction is rolled back.
+        """
+        from awa_actors.store.caller_owned import complete_attempt
+
+        await complete_attempt(self._session, job.id, job.run_lease, job._control.instance)
+        return FinalizationReceipt(job.id, job.run_lease)
+
+
+@attrs.frozen(eq=False)
+class Client:
+    """An open client. Everything on it may be cancelled and leaves its connections whole."""
+
+    pool: Pool
+    registry: Registry
+    settings: DatabaseSettings
+    admin: Admin
+
+    async def migrate(self, to: int | None = None) -> list[Migration]:
+        """Bring the database's schema up to this release (or to version `to`); returns the steps that were applied.
+
+        Raises:
+            SchemaNewerThanCode: the database knows steps that this release does not.
+        """
+        from awa_actors.store.migrate import migrate
+
+        async with self.pool.acquire() as session:
+            return await migrate(session, to)
+
+    async def insert(self, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
+        """Insert one job, committed when this returns.
+
+        Raises:
+            ValidationError: something in it cannot be stored; nothing was written.
+            UniqueConflict: another job holds its unique key, and the policy is to raise.
+        """
+        return (await self.insert_many([args], opts))[0]
+
+    async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
+        """Insert many jobs, all or none, in their order.
+
+        Args:
+            jobs: instances of args classes, not necessarily of one.
+            opts: options of every one of them.
+        """
+        admitted = [admit(args, opts, limit=self.settings.max_args_bytes) for args in jobs]
+        async with self.pool.acquire() as session:
+            if len(admitted) <= INSERT_CHUNK:
+                return await _insert(session, admitted)
+            async with session.transaction():
+                return await _insert(session, admitted)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Open a transaction: commits at the end of the body, rolls back when it raises or is cancelled."""
+        async with self.pool.acquire() as session, session.transaction():
+            yield Transaction(session, self.settings.max_args_bytes)
+
+    async def run_worker(
+        self,
+        *queues: QueueConfig,
+        maintenance: bool | MaintenanceSettings = True,
+        settings: WorkerSettings | None = None,
+        task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Run handlers, as ``await nursery.start(client.run_worker, …)``; ends when drained or cancelled.
+
+        Args:
+            queues: what to work on; without any, every queue that the registry's workers name.
+            maintenance: stand for maintenance too (or settings for it); False leaves that to other processes.
+            settings: how this worker lives.
+            task_status: gives the :class:`~awa_actors.Worker`.
+
+        Raises:
+            UsageError: no handler, or a queue named twice; before anything runs.
+            SchemaNotMigrated, SchemaNewerThanCode: as they say.
+
+        Cancellation: handlers are cancelled, what became of them is recorded in one bounded step. Leaving waits for handlers:
+            one that blocks a thread holds it up.
+        """
+        from awa_actors.actors.worker import WorkerActor
+
+        configs = queues or tuple(QueueConfig(name) for name in self.registry.queues())
+        names = [config.name for config in configs]
+        if not self.registry.workers:
+            raise UsageError("the registry has no handler: register one with @registry.worker, or run maintenance instead")
+        if len(set(names)) != len(names):
+            raise UsageError(f"a queue is named twice: {', '.join(names)}")
+        lanes = MaintenanceSettings() if maintenance is True else maintenance or None
+        actor = WorkerActor(self, self.pool, self.registry, configs, settings or WorkerSettings(), lanes)
+        await actor.run(task_status=task_status)
+
+    async def run_maintenance(
+        self,
+        *,
+        settings: MaintenanceSettings | None = None,
+        life: WorkerSettings | None = None,
+        task_status: trio.TaskStatus[Maintenance] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Keep the database moving, as ``await nursery.start(client.run_maintenance)``. Never claims or runs a job.
+
+        Args:
+            settings: what the lanes do.
+            life: beats and shutdown bounds of this process.
+            task_status: gives the :class:`~awa_actors.Maintenance` as soon as it is a candidate.
+        """
+        from awa_actors.actors.maintenance_role import MaintenanceRole
+
+        role = MaintenanceRole(self.pool, self.registry, settings or MaintenanceSettings(), life or WorkerSettings())
+        await role.run(task_status=task_status)
+
+    async def tick(self, budget: Budget | None = None, settings: MaintenanceSettings | None = None) -> TickReport:
+        """Do a bounded share of maintenance now, beside whoever leads; for schedulers and scale-to-zero deployments."""
+        from awa_actors.actors.maintenance import steps
+        from awa_actors.actors.tick import tick
+
+        return await tick(self.pool, steps(self.pool, settings or MaintenanceSettings(), self.registry), budget or Budget())
+
+
+@asynccontextmanager
+async def open_client(
+    database: str | PrivatePostgres | None = None,
+    *,
+    registry: Registry | None = None,
+    settings: DatabaseSettings | None = None,
+) -> AsyncIterator[Client]:
+    """Open a client; leaving closes its connections.
+
+    Neither connects nor checks the schema: `migrate` runs through it, and `run_*` check.
+
+    Args:
+        database: any Postgres URL, a :class:`~awa_actors.PrivatePostgres`, or None for the PG* environment.
+        registry: what this process declares.
+        settings: pool size, timeouts, pooler.
+    """
+    # Imported here and not before: importing trio_asyncio changes asyncio.run for the whole process.
+    from awa_actors.store.loop import open_driver_loop
+    from awa_actors.store.pool import Pool
+
+    settings = settings or DatabaseSettings()
+    async with _database_url(database) as url, open_driver_loop() as loop:
+        pool = Pool(url, settings, loop)
+        try:
+            yield Client(pool, registry or Registry(), settings, Admin(pool))
+        finally:
+            await pool.close()
+
+
+@asynccontextmanager
+async def _database_url(database: str | PrivatePostgres | None) -> AsyncIterator[str | None]:
+    if not isinstance(database, PrivatePostgres):
+        yield database
+        return
+    url = await trio.to_thread.run_sync(database.start)
+    try:
+        yield url
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(database.stop)

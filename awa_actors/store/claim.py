@@ -1,0 +1,84 @@
+"""Claim: ready rows become leases of one instance; the answer is decoded once, here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+import attrs
+
+from awa_actors.store.pool import Session
+
+# The call commits before it answers: a client that stops reading holds a lease, never an open transaction.
+CLAIM = f"CALL awa_queue.claim($1, $2, $3, $4, $5, $6, $7, {', '.join(['NULL'] * 14)})"
+
+
+@attrs.frozen
+class Claimed:
+    """One claimed attempt, as the database gave it. `extras` is JSON text or None."""
+
+    job_id: int
+    run_lease: int
+    lslot: int
+    attempt: int
+    max_attempts: int
+    priority: int
+    kind: str
+    args: str
+    created_at: dt.datetime
+    run_at: dt.datetime | None
+    deadline_at: dt.datetime | None
+    extras: str | None
+
+
+@attrs.frozen
+class Claim:
+    """What one claim brought. `hints` say where this claimer last found work in each lane."""
+
+    attempts: list[Claimed]
+    hints: list[int]
+    claimed_at: dt.datetime | None = None
+
+
+async def claim(
+    session: Session,
+    queue: str,
+    limit: int,
+    instance: uuid.UUID,
+    *,
+    max_bytes: int,
+    aging: float,
+    deadline: float | None,
+    hints: list[int],
+) -> Claim:
+    """Take up to `limit` jobs of a queue for an instance.
+
+    Args:
+        session: outside a transaction.
+        queue: which queue.
+        limit: most jobs.
+        instance: whose leases they become.
+        max_bytes: most bytes of args (one job is always taken).
+        aging: seconds of waiting that make a job one priority more urgent; 0 turns it off.
+        deadline: seconds an attempt may run unless its job says otherwise.
+        hints: from the previous claim, or empty to look from the beginning. Wrong hints cost time, never jobs.
+
+    Shape: ready rows -> leases (attempt + 1, run_lease + 1). Empty while the queue is paused.
+
+    Cancellation: a claim whose answer is lost stays leased to the instance; it gives back what it does not know it has.
+    """
+    row = await session.fetchrow(
+        CLAIM, queue, limit, max_bytes, instance, aging, None if deadline is None else int(deadline * 1000), hints
+    )
+    if row is None or row["job_ids"] is None:
+        return Claim([], [])
+    columns = (
+        row["job_ids"], row["run_leases"], row["lslots"], row["attempts"], row["max_attempts"], row["priorities"], row["kinds"],
+        row["args"], row["created_at"], row["run_at"], row["deadline_at"], row["extras"],
+    )  # fmt: skip
+    # A row without a kind ended at the claim, as a duplicate.
+    return Claim(
+        [Claimed(*values) for values in zip(*columns, strict=True) if values[6] is not None],
+        row["hints"] or [],
+        row["claimed_at"],
+    )

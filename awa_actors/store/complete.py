@@ -1,0 +1,30 @@
+"""Complete: the happy end of many attempts in one guarded statement."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Sequence
+
+from awa_actors.store.pool import Session
+
+COMPLETE = "SELECT completed, at FROM awa_queue.complete($1, $2, $3, $4, $5)"
+
+
+async def complete(
+    session: Session,
+    instance: uuid.UUID,
+    job_ids: Sequence[int],
+    run_leases: Sequence[int],
+    lslots: Sequence[int],
+    results: Sequence[str | None] | None = None,
+) -> tuple[set[int], dt.datetime]:
+    """Complete the attempts that are still this instance's.
+
+    Shape: leases that match (job_id, run_lease, instance) -> done rows.
+
+    Returns:
+        Ids of the completed jobs, and when; the others are stale: somebody else ended or took them.
+    """
+    row = await session.fetchrow(COMPLETE, job_ids, run_leases, lslots, instance, results)
+    return set(row["completed"] or ()), row["at"]

@@ -1,0 +1,137 @@
+"""Hygiene: turn the rings, carry what keeps a slot from emptying, truncate, and forget what retention lets go."""
+
+from __future__ import annotations
+
+import attrs
+
+from awa_actors.store.pool import Session
+
+SLOTS = {"segments": 8, "ready": 8, "leases": 4}
+
+RINGS = """
+SELECT DISTINCT ON (ring) ring, generation, slot, extract(epoch FROM clock_timestamp() - turned_at)::float8 AS age
+FROM awa_queue.ring_turns ORDER BY ring, generation DESC
+"""
+SLOT_SIZES = """
+SELECT r.ring, s.slot, pg_catalog.pg_relation_size(('awa_queue.' || r.tables || '_' || s.slot)::regclass) AS bytes,
+       extract(epoch FROM clock_timestamp() - (
+           SELECT n.turned_at FROM awa_queue.ring_turns t JOIN awa_queue.ring_turns n ON n.ring = t.ring AND n.generation = t.generation + 1
+           WHERE t.ring = r.ring AND t.slot = s.slot ORDER BY t.generation DESC LIMIT 1))::float8 AS sealed_for
+FROM (VALUES ('segments', 'bodies', 8), ('ready', 'ready', 8), ('leases', 'leases', 4)) AS r (ring, tables, slots)
+CROSS JOIN LATERAL generate_series(0, r.slots - 1) AS s (slot)
+"""
+TURN = "SELECT awa_queue.turn($1, $2)"
+TRUNCATE_SLOT = "SELECT outcome, blocker FROM awa_queue.truncate_slot($1, $2, make_interval(secs => $3))"
+CARRY_LEASES = "SELECT awa_queue.carry_leases($1, $2)"
+PARK_READY = "SELECT awa_queue.park_ready($1, $2)"
+UNPARK_READY = "SELECT awa_queue.unpark_ready($1)"
+CARRY_BODIES = "SELECT awa_queue.carry_bodies($1, $2)"
+RELEASE_HISTORY_CLAIMS = "SELECT awa_queue.release_history_claims($1, make_interval(secs => $2))"
+FORGET = "SELECT terminal, dead FROM awa_queue.forget($1, make_interval(secs => $2), make_interval(secs => $3))"
+FORGET_INSTANCES = """
+DELETE FROM awa.instances i WHERE i.dead_at < clock_timestamp() - interval '1 hour'
+AND NOT EXISTS (SELECT FROM awa_queue.leases l WHERE l.instance = i.id)
+"""
+END_STUCK = "SELECT awa.end_stuck_sessions(make_interval(secs => $1))"
+COMPLETED_RETENTION = "SELECT extract(epoch FROM max(completed_retention))::float8 FROM awa.queues"
+
+
+@attrs.frozen
+class Ring:
+    """Where a ring stands; `age` in seconds since it turned."""
+
+    name: str
+    generation: int
+    slot: int
+    age: float
+
+
+@attrs.frozen
+class Slot:
+    """One slot; `bytes` is 0 only when it was truncated or never used, `sealed_for` is seconds since it stopped being current."""
+
+    ring: str
+    number: int
+    bytes: int
+    sealed_for: float
+
+
+@attrs.frozen
+class Truncation:
+    """What became of one slot: truncated, empty, current, live, history, or busy (then `blocker` is a server process id)."""
+
+    ring: str
+    slot: int
+    outcome: str
+    blocker: int | None
+
+
+async def rings(session: Session) -> dict[str, Ring]:
+    """Where each ring stands."""
+    return {
+        row["ring"]: Ring(row["ring"], row["generation"], row["slot"], row["age"]) for row in await session.fetch(RINGS)
+    }
+
+
+async def slots(session: Session) -> list[Slot]:
+    """Every slot of every ring with its size on disk."""
+    return [Slot(row["ring"], row["slot"], row["bytes"], row["sealed_for"] or 0.0) for row in await session.fetch(SLOT_SIZES)]
+
+
+async def turn(session: Session, ring: Ring) -> int | None:
+    """Turn a ring to any empty slot, if nobody else did; None when it stays."""
+    slot: int | None = await session.fetchval(TURN, ring.name, ring.generation)
+    return slot
+
+
+async def truncate_slot(session: Session, ring: str, slot: int, retention: float = 0.0) -> Truncation:
+    """Truncate a slot if nothing in it is alive or younger than `retention` seconds. Never waits for a lock."""
+    row = await session.fetchrow(TRUNCATE_SLOT, ring, slot, retention)
+    return Truncation(ring, slot, row["outcome"], row["blocker"])
+
+
+async def carry_leases(session: Session, slot: int, rows: int) -> int:
+    """Move up to `rows` leases out of a slot; returns how many."""
+    return int(await session.fetchval(CARRY_LEASES, slot, rows))
+
+
+async def park_ready(session: Session, slot: int, rows: int) -> int:
+    """Move up to `rows` ready rows of paused queues out of a slot; returns how many."""
+    return int(await session.fetchval(PARK_READY, slot, rows))
+
+
+async def unpark_ready(session: Session, rows: int) -> int:
+    """Put up to `rows` parked ready rows of resumed queues back; returns how many."""
+    return int(await session.fetchval(UNPARK_READY, rows))
+
+
+async def carry_bodies(session: Session, slot: int, rows: int) -> int:
+    """Copy up to `rows` bodies that are still needed out of a segment, re-addressing them; returns how many."""
+    return int(await session.fetchval(CARRY_BODIES, slot, rows))
+
+
+async def release_history_claims(session: Session, slot: int, retention: float) -> int:
+    """Give back unique keys held only by history in this segment that is older than `retention` seconds."""
+    return int(await session.fetchval(RELEASE_HISTORY_CLAIMS, slot, retention))
+
+
+async def forget(session: Session, rows: int, failed: float, dlq: float) -> int:
+    """Delete up to `rows` failed, cancelled and dead jobs past their retention (seconds); returns how many."""
+    row = await session.fetchrow(FORGET, rows, failed, dlq)
+    return int(row["terminal"] + row["dead"])
+
+
+async def forget_instances(session: Session) -> None:
+    """Delete rows of instances that have been dead for an hour and hold nothing."""
+    await session.execute(FORGET_INSTANCES)
+
+
+async def end_stuck_sessions(session: Session, after: float) -> int:
+    """End sessions of this role that have been sending an answer nobody reads for `after` seconds; returns how many."""
+    return int(await session.fetchval(END_STUCK, after))
+
+
+async def completed_retention(session: Session, default: float) -> float:
+    """The longest retention of completed jobs that any queue asks for, in seconds."""
+    configured = await session.fetchval(COMPLETED_RETENTION)
+    return max(default, configured or 0.0)

@@ -1,0 +1,59 @@
+"""Single jobs, for operators: find, list, cancel, retry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from awa_actors.jobs import JobRow, JobState
+from awa_actors.store.pool import Session
+from awa_actors.store.rows import job_row
+
+FIND = "SELECT awa.find_job($1)"
+CANCEL = "SELECT awa.cancel_job($1, $2)"
+RETRY = "SELECT awa.retry_job($1)"
+LIST = """
+SELECT to_jsonb(j.*) AS job FROM awa.jobs j
+WHERE ($1::text IS NULL OR j.state = $1::awa.job_state) AND ($2::text IS NULL OR j.kind = $2) AND ($3::text IS NULL OR j.queue = $3)
+  AND ($4::text IS NULL OR $4 = ANY (j.tags)) AND ($5::bigint IS NULL OR j.id < $5)
+ORDER BY j.id DESC LIMIT $6
+"""
+
+
+def _found(stored: str | None) -> tuple[JobRow, JobState] | None:
+    if stored is None:
+        return None
+    values = orjson.loads(stored)
+    return job_row(values), JobState(values["came_from"])
+
+
+async def find(session: Session, job_id: int) -> JobRow | None:
+    """One job, wherever it is (dead letters have `dlq_reason`); None when it is not (or no longer) known."""
+    stored = await session.fetchval(FIND, job_id)
+    return None if stored is None else job_row(orjson.loads(stored))
+
+
+async def cancel(session: Session, job_id: int, reason: str) -> tuple[JobRow, JobState] | None:
+    """Cancel a job that has not ended; returns the row and the state it came from, or None when there is no such job alive."""
+    return _found(await session.fetchval(CANCEL, job_id, reason))
+
+
+async def retry(session: Session, job_id: int) -> tuple[JobRow, JobState] | None:
+    """Make a job available again, attempt 0; None when there is none that could be (it runs, completed, or is gone)."""
+    return _found(await session.fetchval(RETRY, job_id))
+
+
+async def list_jobs(
+    session: Session,
+    *,
+    state: JobState | None = None,
+    kind: str | None = None,
+    queue: str | None = None,
+    tag: str | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[JobRow]:
+    """Newest first, ids below `before`. A page is short only when no more rows match."""
+    rows: list[Any] = await session.fetch(LIST, None if state is None else state.value, kind, queue, tag, before, limit)
+    return [job_row(orjson.loads(row["job"])) for row in rows]

@@ -1,0 +1,97 @@
+"""The leader's lease: one row, renewed by compare-and-swap on (holder, term), judged by the database's clock."""
+
+from __future__ import annotations
+
+import uuid
+
+import attrs
+
+from awa_actors.store.pool import Session
+
+# Take the lease when it is free: expired, given up, or its holder's session is gone from the server (where sessions mean
+# something). One statement; the conflicting row is locked, so two candidates cannot both win.
+ACQUIRE = """
+INSERT INTO awa.leadership AS l
+    (name, holder, term, expires_at, backend_pid, backend_start, sessions_matter, acquired_at, renewed_at)
+SELECT $1, $2, nextval('awa.leadership_term_seq'), clock_timestamp() + make_interval(secs => $3), a.pid, a.backend_start, $4,
+       clock_timestamp(), clock_timestamp()
+FROM (SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid()) a
+ON CONFLICT (name) DO UPDATE SET
+    holder = excluded.holder, term = excluded.term, expires_at = excluded.expires_at, backend_pid = excluded.backend_pid,
+    backend_start = excluded.backend_start, sessions_matter = excluded.sessions_matter, acquired_at = excluded.acquired_at,
+    renewed_at = excluded.renewed_at, resign_requested = false
+WHERE l.holder IS NULL OR l.expires_at < clock_timestamp()
+   OR (l.sessions_matter AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
+                                         WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start))
+RETURNING term
+"""
+# What a candidate looks at between elections: who leads, and whether its session still lives. Writes nothing.
+LOOK = """
+SELECT l.holder, l.term, extract(epoch FROM l.expires_at - clock_timestamp())::float8 AS left,
+       l.holder IS NOT NULL AND (NOT l.sessions_matter OR EXISTS (
+           SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start)) AS session_alive
+FROM awa.leadership l WHERE l.name = $1
+"""
+RENEW = """
+UPDATE awa.leadership SET expires_at = clock_timestamp() + make_interval(secs => $4), renewed_at = clock_timestamp()
+WHERE name = $1 AND holder = $2 AND term = $3 AND expires_at > clock_timestamp() RETURNING resign_requested
+"""
+RESIGN = """
+UPDATE awa.leadership SET holder = NULL, expires_at = clock_timestamp()
+WHERE name = $1 AND holder = $2 AND term = $3 RETURNING pg_catalog.pg_notify('awa:leader', 'resigned')
+"""
+REQUEST_RESIGN = """
+UPDATE awa.leadership SET resign_requested = true WHERE name = $1 AND holder IS NOT NULL AND expires_at > clock_timestamp()
+RETURNING term, pg_catalog.pg_notify('awa:leader', 'resign')
+"""
+MAINTENANCE = "maintenance"
+
+
+@attrs.frozen
+class Lease:
+    """Who leads: `left` is seconds until expiry; `session_alive` False means the holder's session is gone."""
+
+    holder: str | None
+    term: int
+    left: float
+    session_alive: bool
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a candidate would win now."""
+        return self.holder is None or self.left <= 0 or not self.session_alive
+
+
+async def acquire(session: Session, holder: uuid.UUID, lease: float) -> int | None:
+    """Stand for election; returns the term that was won, or None. `lease` in seconds."""
+    term: int | None = await session.fetchval(ACQUIRE, MAINTENANCE, holder, lease, not session.pooler)
+    return term
+
+
+async def look(session: Session) -> Lease | None:
+    """Who leads now; None when nobody ever did."""
+    row = await session.fetchrow(LOOK, MAINTENANCE)
+    if row is None:
+        return None
+    return Lease(None if row["holder"] is None else str(row["holder"]), row["term"], row["left"], row["session_alive"])
+
+
+async def renew(session: Session, holder: uuid.UUID, term: int, lease: float) -> bool | None:
+    """Extend the lease of this very term.
+
+    Returns:
+        None when the term is over; else whether somebody asked the leader to resign.
+    """
+    asked: bool | None = await session.fetchval(RENEW, MAINTENANCE, holder, term, lease)
+    return asked
+
+
+async def resign(session: Session, holder: uuid.UUID, term: int) -> None:
+    """Give the lease back and tell the candidates. An old term changes nothing."""
+    await session.execute(RESIGN, MAINTENANCE, holder, term)
+
+
+async def request_resign(session: Session) -> int | None:
+    """Ask the leader to give up its term; returns that term, or None when nobody leads."""
+    row = await session.fetchrow(REQUEST_RESIGN, MAINTENANCE)
+    return None if row is None else row["term"]

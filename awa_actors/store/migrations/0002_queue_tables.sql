@@ -1,0 +1,148 @@
+-- The queue plane: bodies are written once per availability; what churns is narrow and leaves by TRUNCATE.
+-- Autovacuum is off on ring partitions: it would hold the lock that truncation needs, and TRUNCATE resets what it cares for.
+
+CREATE SCHEMA awa_queue;
+
+-- A whole job: the shape of every plain table, and what moves between them inside the functions.
+CREATE TABLE awa_queue.deferred_jobs (
+    job_id        bigint PRIMARY KEY,
+    kind          text NOT NULL CHECK (length(kind) BETWEEN 1 AND 200),
+    queue         text NOT NULL CHECK (octet_length(queue) BETWEEN 1 AND 200),
+    state         awa.job_state NOT NULL,
+    args          jsonb NOT NULL,
+    priority      smallint NOT NULL CHECK (priority BETWEEN 1 AND 4),
+    attempt       smallint NOT NULL DEFAULT 0,
+    run_lease     bigint NOT NULL DEFAULT 0,
+    max_attempts  smallint NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
+    shard         smallint NOT NULL DEFAULT 0,
+    run_at        timestamptz NOT NULL,
+    created_at    timestamptz NOT NULL,
+    attempted_at  timestamptz,
+    finalized_at  timestamptz,
+    deadline_ms   bigint CHECK (deadline_ms > 0),
+    metadata      jsonb,
+    tags          text[] CHECK (cardinality(tags) <= 20),
+    errors        jsonb,
+    progress      jsonb,
+    result        jsonb,
+    unique_key    bytea CHECK (octet_length(unique_key) BETWEEN 1 AND 200),
+    unique_states bit(8),
+    snoozes       integer,
+    rescues       integer,
+    interrupted   integer,
+    instance      uuid
+);
+CREATE TABLE awa_queue.terminal (LIKE awa_queue.deferred_jobs INCLUDING ALL);
+CREATE TABLE awa_queue.dlq_entries (LIKE awa_queue.deferred_jobs INCLUDING ALL);
+ALTER TABLE awa_queue.dlq_entries
+    ADD COLUMN dlq_reason text NOT NULL, ADD COLUMN dlq_at timestamptz NOT NULL DEFAULT clock_timestamp();
+
+-- Deferred rows of any age are found by their due time alone: one index, no predicate that a generic plan could miss.
+CREATE INDEX deferred_jobs_due ON awa_queue.deferred_jobs (run_at, job_id);
+CREATE INDEX deferred_jobs_queue ON awa_queue.deferred_jobs (queue, state);
+CREATE INDEX terminal_age ON awa_queue.terminal (queue, finalized_at);
+CREATE INDEX dlq_entries_age ON awa_queue.dlq_entries (queue, dlq_at);
+
+-- Everything about a job that does not change while it is available or runs. NULL stands for the common value
+-- (run_at = created_at, pos = job_id, counters 0), which keeps the usual row narrow.
+CREATE TABLE awa_queue.bodies (
+    slot          smallint NOT NULL,
+    priority      smallint NOT NULL CHECK (priority BETWEEN 1 AND 4),
+    max_attempts  smallint NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
+    shard         smallint NOT NULL,
+    job_id        bigint NOT NULL,
+    created_at    timestamptz NOT NULL,
+    kind          text NOT NULL CHECK (length(kind) BETWEEN 1 AND 200),
+    queue         text NOT NULL CHECK (octet_length(queue) BETWEEN 1 AND 200),
+    args          jsonb NOT NULL,
+    pos           bigint,
+    run_at        timestamptz,
+    deadline_ms   bigint,
+    metadata      jsonb,
+    tags          text[] CHECK (cardinality(tags) <= 20),
+    errors        jsonb,
+    progress      jsonb,
+    unique_key    bytea,
+    unique_states bit(8),
+    snoozes       integer,
+    rescues       integer,
+    interrupted   integer
+) PARTITION BY LIST (slot);
+
+CREATE TABLE awa_queue.ready (
+    rslot     smallint NOT NULL,
+    priority  smallint NOT NULL,
+    shard     smallint NOT NULL,
+    slot      smallint NOT NULL,
+    attempt   smallint NOT NULL,
+    pos       bigint NOT NULL,
+    job_id    bigint NOT NULL,
+    run_lease bigint NOT NULL,
+    ready_at  timestamptz NOT NULL,
+    queue     text NOT NULL
+) PARTITION BY LIST (rslot);
+
+-- Ready rows of paused queues wait here, so that they do not keep a ring slot from emptying.
+CREATE TABLE awa_queue.parked_ready (LIKE awa_queue.ready);
+ALTER TABLE awa_queue.parked_ready ADD PRIMARY KEY (queue, priority, shard, pos);
+
+CREATE TABLE awa_queue.leases (
+    lslot       smallint NOT NULL,
+    slot        smallint NOT NULL,
+    attempt     smallint NOT NULL,
+    frees_claim boolean NOT NULL,   -- completing gives the unique key back
+    job_id      bigint NOT NULL,
+    run_lease   bigint NOT NULL,
+    instance    uuid NOT NULL,
+    claimed_at  timestamptz NOT NULL,
+    state       awa.job_state NOT NULL DEFAULT 'running',
+    deadline_at timestamptz,
+    progress    jsonb,
+    metadata    jsonb
+) PARTITION BY LIST (lslot);
+
+-- The narrow fact that a job completed; the rest is read from its body while the segment lives.
+CREATE TABLE awa_queue.done (
+    slot         smallint NOT NULL,
+    attempt      smallint NOT NULL,
+    job_id       bigint NOT NULL,
+    run_lease    bigint NOT NULL,
+    claimed_at   timestamptz,
+    finalized_at timestamptz NOT NULL,
+    result       jsonb
+) PARTITION BY LIST (slot);
+
+DO $$
+BEGIN
+    FOR i IN 0..7 LOOP
+        EXECUTE format('CREATE TABLE awa_queue.bodies_%s PARTITION OF awa_queue.bodies FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', i, i);
+        EXECUTE format('CREATE UNIQUE INDEX bodies_%s_job ON awa_queue.bodies_%s (job_id)', i, i);
+        EXECUTE format('CREATE TABLE awa_queue.done_%s PARTITION OF awa_queue.done FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', i, i);
+        EXECUTE format('CREATE INDEX done_%s_job ON awa_queue.done_%s (job_id)', i, i);
+        EXECUTE format('CREATE TABLE awa_queue.ready_%s PARTITION OF awa_queue.ready FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', i, i);
+        EXECUTE format('CREATE INDEX ready_%s_lane ON awa_queue.ready_%s (queue, priority, shard, pos)', i, i);
+    END LOOP;
+    FOR i IN 0..3 LOOP
+        EXECUTE format('CREATE TABLE awa_queue.leases_%s PARTITION OF awa_queue.leases FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', i, i);
+        EXECUTE format('CREATE UNIQUE INDEX leases_%s_job ON awa_queue.leases_%s (job_id)', i, i);
+    END LOOP;
+END $$;
+
+-- Which slot of each ring is current: append-only, the newest row counts, the append is the compare-and-swap.
+CREATE TABLE awa_queue.ring_turns (
+    ring       text NOT NULL CHECK (ring IN ('segments', 'ready', 'leases')),
+    generation bigint NOT NULL,
+    slot       smallint NOT NULL,
+    turned_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (ring, generation)
+);
+INSERT INTO awa_queue.ring_turns (ring, generation, slot) VALUES ('segments', 0, 0), ('ready', 0, 0), ('leases', 0, 0);
+
+-- STRICT and STABLE would let the planner fold it into a plan; it must be read afresh in every statement.
+CREATE FUNCTION awa_queue.current_slot(p_ring text) RETURNS smallint LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog AS $$
+DECLARE v_slot smallint;
+BEGIN
+    SELECT t.slot INTO v_slot FROM awa_queue.ring_turns t WHERE t.ring = p_ring ORDER BY t.generation DESC LIMIT 1;
+    RETURN v_slot;
+END $$;

@@ -1,0 +1,199 @@
+-- Enqueue: one function for one job and for many, on anybody's connection and in anybody's transaction.
+-- It takes no lock that another producer or a claimer would wait for (a unique key excepted, by nature).
+
+CREATE TYPE awa_queue.new_job AS (
+    ord integer, job_id bigint, kind text, queue text, args jsonb, priority smallint, max_attempts smallint,
+    shard smallint, run_at timestamptz, deadline_ms bigint, metadata jsonb, tags text[],
+    unique_key bytea, unique_states bit(8), on_conflict text, inserted boolean);
+
+-- Shard of an ordering key: 64-bit multiply-and-add over its bytes. numeric, since bigint overflow is an error here.
+CREATE FUNCTION awa.shard_of(p_key bytea, p_shards integer) RETURNS smallint LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog AS $$
+DECLARE h numeric := 14695981039346656037;
+BEGIN
+    FOR i IN 0..length(p_key) - 1 LOOP
+        h := mod(h * 1099511628211 + get_byte(p_key, i), 18446744073709551616);
+    END LOOP;
+    RETURN mod(h, p_shards)::smallint;
+END $$;
+
+-- Which shard a job goes to: its ordering key decides, else the producer's session does; one shard unless configured.
+CREATE FUNCTION awa_queue.choose_shard(p_queue text, p_key bytea) RETURNS smallint LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+DECLARE v_shards smallint;
+BEGIN
+    SELECT q.shards INTO v_shards FROM awa.queues q WHERE q.queue = p_queue;
+    IF coalesce(v_shards, 1) = 1 THEN
+        RETURN 0;
+    END IF;
+    RETURN CASE WHEN p_key IS NULL THEN pg_backend_pid() % v_shards ELSE awa.shard_of(p_key, v_shards) END;
+END $$;
+
+-- Take the unique key for a job. NULL: taken; otherwise the job that holds it.
+CREATE FUNCTION awa_queue.take_claim(p_key bytea, p_job bigint) RETURNS bigint LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+DECLARE v_holder bigint;
+BEGIN
+    LOOP
+        INSERT INTO awa.job_unique_claims (unique_key, job_id) VALUES (p_key, p_job) ON CONFLICT (unique_key) DO NOTHING;
+        IF FOUND THEN
+            RETURN NULL;
+        END IF;
+        -- A new statement: a holder that committed while the insert waited is visible only now.
+        SELECT c.job_id INTO v_holder FROM awa.job_unique_claims c WHERE c.unique_key = p_key;
+        IF v_holder = p_job THEN
+            RETURN NULL;
+        ELSIF v_holder IS NOT NULL THEN
+            RETURN v_holder;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Args are JSON texts. The other arrays have one value per job, or a single one for all.
+-- p_opts (JSON texts, or NULL when no job has any) carries what few jobs need: run_at (text), delay (s), deadline_ms, metadata,
+-- tags, unique_key (hex), unique_states (bit text), on_conflict (raise | return_existing | skip), ordering_key (hex).
+-- Returns the ids in order of the args; p_opts given: for a job that was not inserted the holder's id.
+CREATE FUNCTION awa.insert_jobs(
+    p_args text[], p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[],
+    p_opts text[] DEFAULT NULL, OUT ids bigint[], OUT inserted boolean[]
+) LANGUAGE plpgsql SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now   timestamptz := clock_timestamp();
+    v_slot  smallint := awa_queue.current_slot('segments');
+    v_rslot smallint := awa_queue.current_slot('ready');
+    v_queue text;
+BEGIN
+    IF p_opts IS NOT NULL OR EXISTS (SELECT FROM awa.queues q WHERE q.queue = ANY (p_queues) AND q.shards > 1) THEN
+        SELECT r.ids, r.inserted INTO ids, inserted
+        FROM awa_queue.insert_with_options(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts) r;
+        RETURN;
+    END IF;
+    WITH job AS MATERIALIZED (
+        SELECT nextval('awa.job_id_seq') AS job_id, t.args::jsonb AS args, coalesce(t.kind, p_kinds[1]) AS kind,
+               coalesce(t.queue, p_queues[1]) AS queue, coalesce(t.priority, p_priorities[1]) AS priority,
+               coalesce(t.max_attempts, p_max_attempts[1]) AS max_attempts
+        FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts) AS t (args, kind, queue, priority, max_attempts)
+    ), bodied AS (
+        INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args)
+        SELECT v_slot, j.priority, j.max_attempts, 0, j.job_id, v_now, j.kind, j.queue, j.args FROM job j
+    ), readied AS (
+        INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
+        SELECT v_rslot, j.priority, 0, v_slot, 0, j.job_id, j.job_id, 0, v_now, j.queue FROM job j
+    )
+    SELECT array_agg(j.job_id) INTO ids FROM job j;
+    FOR v_queue IN SELECT DISTINCT q FROM unnest(p_queues) q LOOP
+        PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
+    END LOOP;
+END $$;
+
+CREATE FUNCTION awa_queue.insert_with_options(
+    p_args text[], p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[], p_opts text[],
+    OUT ids bigint[], OUT inserted boolean[]
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    v_now    timestamptz := clock_timestamp();
+    v_slot   smallint := awa_queue.current_slot('segments');
+    v_rslot  smallint := awa_queue.current_slot('ready');
+    v_jobs   awa_queue.new_job[];
+    v_job    awa_queue.new_job;
+    v_holder bigint;
+    v_name   text;
+    v_first  timestamptz;
+BEGIN
+    SELECT array_agg(ROW(t.ord, nextval('awa.job_id_seq'), coalesce(t.kind, p_kinds[1]), n.queue, t.args::jsonb,
+                         coalesce(t.priority, p_priorities[1]), coalesce(t.max_attempts, p_max_attempts[1]),
+                         awa_queue.choose_shard(n.queue, decode(o.opt ->> 'ordering_key', 'hex')),
+                         CASE WHEN o.opt ? 'run_at' THEN (o.opt ->> 'run_at')::timestamptz
+                              WHEN o.opt ? 'delay' THEN v_now + make_interval(secs => (o.opt ->> 'delay')::float8) END,
+                         (o.opt ->> 'deadline_ms')::bigint, nullif(o.opt -> 'metadata', 'null'::jsonb),
+                         CASE WHEN o.opt ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text(o.opt -> 'tags')) END,
+                         decode(o.opt ->> 'unique_key', 'hex'), (o.opt ->> 'unique_states')::bit(8),
+                         coalesce(o.opt ->> 'on_conflict', 'raise'), true)::awa_queue.new_job ORDER BY t.ord)
+    INTO v_jobs
+    FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts)
+         WITH ORDINALITY AS t (args, kind, queue, priority, max_attempts, opt, ord)
+    CROSS JOIN LATERAL (SELECT t.opt::jsonb AS opt) o
+    CROSS JOIN LATERAL (SELECT coalesce(t.queue, p_queues[1]) AS queue) n;
+
+    -- Keys in one order everywhere, so that two batches with the same keys wait for each other rather than deadlock.
+    FOR v_job IN SELECT * FROM unnest(v_jobs) j WHERE j.unique_key IS NOT NULL ORDER BY j.unique_key, j.ord LOOP
+        IF v_job.unique_states IS NULL OR get_bit(v_job.unique_states, CASE WHEN v_job.run_at IS NULL THEN 1 ELSE 0 END) = 0 THEN
+            CONTINUE;
+        END IF;
+        v_holder := awa_queue.take_claim(v_job.unique_key, v_job.job_id);
+        IF v_holder IS NULL THEN
+            CONTINUE;
+        ELSIF v_job.on_conflict = 'raise' THEN
+            RAISE EXCEPTION 'another job holds this unique key: job %', v_holder
+                USING ERRCODE = 'unique_violation', CONSTRAINT = 'idx_awa_jobs_unique', DETAIL = v_holder::text,
+                      HINT = 'on_conflict return_existing or skip inserts nothing instead';
+        END IF;
+        v_jobs[v_job.ord].job_id := v_holder;
+        v_jobs[v_job.ord].inserted := false;
+    END LOOP;
+
+    WITH job AS MATERIALIZED (SELECT * FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NULL),
+    bodied AS (
+        INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, deadline_ms,
+                                      metadata, tags, unique_key, unique_states)
+        SELECT v_slot, j.priority, j.max_attempts, j.shard, j.job_id, v_now, j.kind, j.queue, j.args, j.deadline_ms,
+               j.metadata, j.tags, j.unique_key, j.unique_states FROM job j)
+    INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
+    SELECT v_rslot, j.priority, j.shard, v_slot, 0, j.job_id, j.job_id, 0, v_now, j.queue FROM job j;
+
+    INSERT INTO awa_queue.deferred_jobs (job_id, kind, queue, state, args, priority, max_attempts, shard, run_at, created_at,
+                                         deadline_ms, metadata, tags, unique_key, unique_states)
+    SELECT j.job_id, j.kind, j.queue, 'scheduled', j.args, j.priority, j.max_attempts, j.shard, j.run_at, v_now,
+           j.deadline_ms, j.metadata, j.tags, j.unique_key, j.unique_states
+    FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NOT NULL;
+
+    FOR v_name IN SELECT DISTINCT j.queue FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NULL LOOP
+        PERFORM awa.wake(v_name, awa.queue_channel(v_name));
+    END LOOP;
+    SELECT min(j.run_at) INTO v_first FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NOT NULL;
+    PERFORM awa_queue.due_at(v_first);
+    SELECT array_agg(j.job_id ORDER BY j.ord), array_agg(j.inserted ORDER BY j.ord) INTO ids, inserted FROM unnest(v_jobs) j;
+END $$;
+
+-- Tell a sleeping promoter that something is due before it meant to look again. Its mark names the instant of its next look.
+CREATE FUNCTION awa_queue.due_at(p_due timestamptz) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    IF p_due IS NOT NULL AND coalesce(current_setting('awa.notify', true), '') <> 'off'
+       AND EXISTS (SELECT FROM awa.sleepers s WHERE s.name = 'awa:due' AND s.until > p_due AND s.until > clock_timestamp()) THEN
+        PERFORM pg_notify('awa:due', '');
+    END IF;
+END $$;
+
+-- The stable producer function for any language. opts: queue, priority, max_attempts, run_at (ISO text with offset), delay (s),
+-- deadline (s), metadata, tags, unique_key (hex), unique_states (names, default every state but failed and cancelled),
+-- on_conflict, ordering_key (text). Unknown options are refused.
+CREATE FUNCTION awa.insert_job(p_kind text, p_args jsonb DEFAULT '{}', p_opts jsonb DEFAULT '{}', OUT id bigint, OUT inserted boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    v_opts    jsonb := coalesce(p_opts, '{}');
+    v_unknown text;
+    v_mask    text;
+BEGIN
+    SELECT string_agg(k, ', ') INTO v_unknown FROM jsonb_object_keys(v_opts) k
+    WHERE k NOT IN ('queue', 'priority', 'max_attempts', 'run_at', 'delay', 'deadline', 'metadata', 'tags', 'unique_key',
+                    'unique_states', 'on_conflict', 'ordering_key');
+    IF v_unknown IS NOT NULL THEN
+        RAISE EXCEPTION 'unknown option: %', v_unknown USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF v_opts ? 'on_conflict' AND v_opts ->> 'on_conflict' NOT IN ('raise', 'return_existing', 'skip') THEN
+        RAISE EXCEPTION 'on_conflict is raise, return_existing or skip' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF v_opts ? 'unique_key' THEN
+        SELECT string_agg(CASE WHEN NOT v_opts ? 'unique_states' THEN CASE WHEN s IN ('failed', 'cancelled') THEN '0' ELSE '1' END
+                               WHEN v_opts -> 'unique_states' ? s::text THEN '1' ELSE '0' END, '' ORDER BY s)
+        INTO v_mask FROM unnest(enum_range(NULL::awa.job_state)) s;
+    END IF;
+    SELECT r.ids[1], r.inserted[1] INTO id, inserted FROM awa.insert_jobs(
+        ARRAY[coalesce(p_args, '{}')::text], ARRAY[p_kind], ARRAY[coalesce(v_opts ->> 'queue', 'default')],
+        ARRAY[coalesce((v_opts ->> 'priority')::smallint, 2::smallint)],
+        ARRAY[coalesce((v_opts ->> 'max_attempts')::smallint, 25::smallint)],
+        ARRAY[(jsonb_strip_nulls(v_opts - ARRAY['queue', 'priority', 'max_attempts', 'deadline', 'ordering_key', 'unique_states', 'metadata']
+               || jsonb_build_object('deadline_ms', ((v_opts ->> 'deadline')::float8 * 1000)::bigint, 'unique_states', v_mask,
+                                     'ordering_key', encode(convert_to(v_opts ->> 'ordering_key', 'UTF8'), 'hex')))
+              || CASE WHEN v_opts ? 'metadata' THEN jsonb_build_object('metadata', v_opts -> 'metadata') ELSE '{}'::jsonb END)::text]) r;
+END $$;

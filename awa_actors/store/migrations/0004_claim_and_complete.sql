@@ -1,0 +1,242 @@
+-- Claim and complete: the two server calls of the hot path.
+-- Statistics of churning tables are always wrong, so plans are pinned: no sequential scan, no hash or merge join, no JIT.
+
+-- Everything about a claimed job that few jobs have, as one JSON object (NULL when there is none of it).
+-- No SET clause: it must be inlined, a call per row would double the price of a claim.
+CREATE FUNCTION awa_queue.extras(b awa_queue.bodies) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN num_nonnulls(b.metadata, b.tags, b.errors, b.progress, b.snoozes, b.rescues, b.interrupted, b.unique_key) > 0
+        THEN jsonb_strip_nulls(jsonb_build_object('metadata', b.metadata, 'tags', b.tags, 'errors', b.errors,
+             'progress', b.progress, 'snoozes', b.snoozes, 'rescues', b.rescues, 'interrupted', b.interrupted,
+             'unique_key', encode(b.unique_key, 'hex')))::text END
+$$;
+
+CREATE TYPE awa_queue.claim_batch AS (
+    job_ids bigint[], run_leases bigint[], lslots smallint[], attempts smallint[], max_attempts smallint[],
+    priorities smallint[], kinds text[], args text[], created_at timestamptz[], run_at timestamptz[],
+    deadline_at timestamptz[], extras text[], hints bigint[], claimed_at timestamptz);
+
+-- Take up to p_n visible rows of one lane in position order, not beyond p_bytes of args (one job is always taken).
+-- Shape: ready rows out, leases in; the bodies stay where they are. Returns the batch, its hints holding the last position.
+CREATE FUNCTION awa_queue.take_lane(
+    p_queue text, p_priority smallint, p_shard smallint, p_from bigint, p_n integer, p_bytes bigint, p_instance uuid,
+    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz
+) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE v awa_queue.claim_batch; v_last bigint; v_bodied bigint; v_regain boolean;
+BEGIN
+    WITH candidate AS MATERIALIZED (
+        SELECT r.rslot, r.ctid AS tid, r.job_id, r.slot, r.run_lease, r.attempt, r.pos
+        FROM awa_queue.ready r
+        WHERE r.queue = p_queue AND r.priority = p_priority AND r.shard = p_shard AND r.pos >= p_from
+        ORDER BY r.pos LIMIT p_n FOR UPDATE SKIP LOCKED
+    ), sized AS MATERIALIZED (
+        SELECT c.*, b.*, pg_column_size(b.args) AS size, sum(pg_column_size(b.args)) OVER (ROWS UNBOUNDED PRECEDING) AS total
+        FROM candidate c
+        LEFT JOIN LATERAL (
+            SELECT x.job_id AS bodied, x.kind, x.args, x.max_attempts, x.created_at, x.run_at, x.unique_key IS NOT NULL AS is_unique,
+                   x.unique_states, coalesce(x.deadline_ms, p_deadline_ms) * interval '1 millisecond' AS deadline,
+                   awa_queue.extras(x) AS extras
+            FROM awa_queue.bodies x WHERE x.slot = c.slot AND x.job_id = c.job_id OFFSET 0) b ON true
+    ), deleted AS (
+        DELETE FROM awa_queue.ready r USING sized s
+        WHERE r.rslot = s.rslot AND r.ctid = s.tid AND coalesce(s.total - s.size, 0) < p_bytes
+        RETURNING s.*
+    ), leased AS (
+        INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at, deadline_at)
+        SELECT p_lslot, d.slot, least(d.attempt + 1, 32767), d.is_unique AND get_bit(d.unique_states, 3) = 0,
+               d.job_id, d.run_lease + 1, p_instance, p_now, p_now + d.deadline
+        FROM deleted d
+    )
+    SELECT array_agg(d.job_id), array_agg(d.run_lease + 1), array_agg(p_lslot), array_agg(least(d.attempt + 1, 32767)::smallint),
+           array_agg(d.max_attempts), array_agg(p_priority), array_agg(d.kind), array_agg(d.args::text), array_agg(d.created_at),
+           array_agg(d.run_at), array_agg(p_now + d.deadline), array_agg(d.extras), max(d.pos), count(d.bodied),
+           bool_or(d.is_unique AND get_bit(d.unique_states, 2) <> get_bit(d.unique_states, 1))
+    INTO v.job_ids, v.run_leases, v.lslots, v.attempts, v.max_attempts, v.priorities, v.kinds, v.args, v.created_at, v.run_at,
+         v.deadline_at, v.extras, v_last, v_bodied, v_regain
+    FROM deleted d;
+    IF v_bodied <> cardinality(v.job_ids) THEN
+        RAISE EXCEPTION 'a claimed job has no visible body' USING ERRCODE = 'AWA01';
+    END IF;
+    v.hints := ARRAY[v_last];
+    v.claimed_at := p_now;
+    RETURN CASE WHEN v_regain THEN awa_queue.shift_claims(v) ELSE v END;
+END $$;
+
+-- Unique keys whose mask differs between available and running change hands at claim. A job that must regain a key which a
+-- newer job holds ends here as a duplicate; it leaves the batch as a row without a kind.
+CREATE FUNCTION awa_queue.shift_claims(p_batch awa_queue.claim_batch) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+DECLARE
+    v_lease awa_queue.leases;
+    v_row   awa_queue.deferred_jobs;
+BEGIN
+    FOR i IN 1..cardinality(p_batch.job_ids) LOOP
+        CONTINUE WHEN p_batch.extras[i] IS NULL OR NOT (p_batch.extras[i]::jsonb ? 'unique_key');
+        SELECT l.* INTO v_lease FROM awa_queue.leases l WHERE l.lslot = p_batch.lslots[i] AND l.job_id = p_batch.job_ids[i];
+        v_row := awa_queue.whole(v_lease);
+        IF get_bit(v_row.unique_states, 2) = get_bit(v_row.unique_states, 1) THEN
+            CONTINUE;
+        ELSIF get_bit(v_row.unique_states, 2) = 0 THEN
+            DELETE FROM awa.job_unique_claims c WHERE c.unique_key = v_row.unique_key AND c.job_id = v_row.job_id;
+        ELSIF awa_queue.take_claim(v_row.unique_key, v_row.job_id) IS NOT NULL THEN
+            DELETE FROM awa_queue.leases l WHERE l.lslot = v_lease.lslot AND l.job_id = v_lease.job_id;
+            PERFORM awa_queue.end_as_duplicate(v_row);
+            p_batch.kinds[i] := NULL;
+        END IF;
+    END LOOP;
+    RETURN p_batch;
+END $$;
+
+-- Claim up to p_n jobs: look at the head of each lane, order lanes by effective priority and age, take from the best until full.
+-- p_hints: per lane the position where this claimer last found work. Wrong hints cost time, never jobs.
+CREATE FUNCTION awa_queue.take(
+    p_queue text, p_n integer, p_bytes bigint, p_instance uuid, p_aging float8, p_deadline_ms bigint, p_hints bigint[]
+) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now    timestamptz := clock_timestamp();
+    v_lslot  smallint;
+    v_shards smallint := 1;
+    v_paused boolean;
+    v_left   integer := p_n;
+    v_bytes  bigint := p_bytes;
+    v_lane   record;
+    v_got    awa_queue.claim_batch;
+    v_all    awa_queue.claim_batch;
+BEGIN
+    SELECT q.shards, q.paused AND coalesce(q.paused_until > v_now, true), coalesce(q.override_deadline_ms, p_deadline_ms)
+    INTO v_shards, v_paused, p_deadline_ms FROM awa.queues q WHERE q.queue = p_queue;
+    IF v_paused THEN
+        RETURN NULL;
+    END IF;
+    v_lslot := awa_queue.current_slot('leases');
+    FOR v_lane IN
+        SELECT l.priority, l.shard, l.place, head.ready_at
+        FROM (SELECT p::smallint AS priority, s::smallint AS shard, (p - 1) * coalesce(v_shards, 1) + s + 1 AS place
+              FROM generate_series(1, 4) p, generate_series(0, coalesce(v_shards, 1) - 1) s) l
+        CROSS JOIN LATERAL (
+            SELECT r.ready_at FROM awa_queue.ready r
+            WHERE r.queue = p_queue AND r.priority = l.priority AND r.shard = l.shard AND r.pos >= coalesce(p_hints[l.place], 0)
+            ORDER BY r.pos LIMIT 1) head
+        ORDER BY CASE WHEN p_aging > 0
+                      THEN greatest(1, l.priority - floor(extract(epoch FROM v_now - head.ready_at)::float8 / p_aging))
+                      ELSE l.priority END, head.ready_at, l.priority
+    LOOP
+        v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, coalesce(p_hints[v_lane.place], 0),
+            v_left, v_bytes, p_instance, p_deadline_ms, v_lslot, v_now);
+        CONTINUE WHEN v_got.job_ids IS NULL;
+        v_left := v_left - cardinality(v_got.job_ids);
+        p_hints[v_lane.place] := v_got.hints[1];
+        v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
+        SELECT v_bytes - sum(length(a)) INTO v_bytes FROM unnest(v_got.args) a;
+        EXIT WHEN v_left <= 0 OR v_bytes <= 0;
+    END LOOP;
+    v_all.hints := p_hints;
+    RETURN v_all;
+END $$;
+
+CREATE FUNCTION awa_queue.joined(a awa_queue.claim_batch, b awa_queue.claim_batch) RETURNS awa_queue.claim_batch LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog AS $$
+    SELECT ROW(a.job_ids || b.job_ids, a.run_leases || b.run_leases, a.lslots || b.lslots, a.attempts || b.attempts,
+               a.max_attempts || b.max_attempts, a.priorities || b.priorities, a.kinds || b.kinds, a.args || b.args,
+               a.created_at || b.created_at, a.run_at || b.run_at, a.deadline_at || b.deadline_at, a.extras || b.extras,
+               NULL, a.claimed_at)::awa_queue.claim_batch
+$$;
+
+-- One row at a time, each in its own subtransaction: what cannot be claimed is recorded as failed, the rest is claimed.
+CREATE FUNCTION awa_queue.take_carefully(p_queue text, p_n integer, p_instance uuid, p_deadline_ms bigint)
+RETURNS awa_queue.claim_batch LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_head  awa_queue.ready;
+    v_got   awa_queue.claim_batch;
+    v_all   awa_queue.claim_batch;
+    v_error text;
+BEGIN
+    FOR i IN 1..p_n LOOP
+        SELECT r.* INTO v_head FROM awa_queue.ready r WHERE r.queue = p_queue
+        ORDER BY r.queue, r.priority, r.shard, r.pos LIMIT 1 FOR UPDATE SKIP LOCKED;
+        EXIT WHEN NOT FOUND;
+        BEGIN
+            v_got := awa_queue.take_lane(p_queue, v_head.priority, v_head.shard, v_head.pos, 1, 9223372036854775807,
+                p_instance, p_deadline_ms, awa_queue.current_slot('leases'), clock_timestamp());
+            CONTINUE WHEN v_got.job_ids IS NULL;
+            v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
+            PERFORM awa_queue.fail_unclaimable(v_head, v_error);
+        END;
+    END LOOP;
+    RETURN v_all;
+END $$;
+
+-- The claim of a client that may stop reading at any moment: it commits before the first byte is sent, so a frozen client
+-- holds a lease (which maintenance takes back) and never an open transaction.
+CREATE PROCEDURE awa_queue.claim(
+    p_queue text, p_n integer, p_bytes bigint, p_instance uuid, p_aging float8, p_deadline_ms bigint, p_hints bigint[],
+    OUT job_ids bigint[], OUT run_leases bigint[], OUT lslots smallint[], OUT attempts smallint[], OUT max_attempts smallint[],
+    OUT priorities smallint[], OUT kinds text[], OUT args text[], OUT created_at timestamptz[], OUT run_at timestamptz[],
+    OUT deadline_at timestamptz[], OUT extras text[], OUT hints bigint[], OUT claimed_at timestamptz
+) LANGUAGE plpgsql AS $$
+DECLARE v awa_queue.claim_batch;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    END IF;
+    BEGIN
+        v := awa_queue.take(p_queue, p_n, p_bytes, p_instance, p_aging, p_deadline_ms, p_hints);
+    EXCEPTION
+        WHEN data_exception OR integrity_constraint_violation OR SQLSTATE 'AWA01' THEN
+            v := awa_queue.take_carefully(p_queue, least(p_n, 64), p_instance, p_deadline_ms);
+    END;
+    COMMIT;
+    job_ids := v.job_ids; run_leases := v.run_leases; lslots := v.lslots; attempts := v.attempts; max_attempts := v.max_attempts;
+    priorities := v.priorities; kinds := v.kinds; args := v.args; created_at := v.created_at; run_at := v.run_at;
+    deadline_at := v.deadline_at; extras := v.extras; hints := v.hints; claimed_at := v.claimed_at;
+END $$;
+
+-- Complete live attempts, guarded by (job_id, run_lease, instance). Gives the ids that were completed; the rest are stale.
+-- p_lslots is where each lease was put; a lease that was carried meanwhile is looked for once more in a new statement.
+CREATE FUNCTION awa_queue.complete(
+    p_jobs bigint[], p_leases bigint[], p_lslots smallint[], p_instance uuid, p_results text[] DEFAULT NULL,
+    OUT completed bigint[], OUT at timestamptz
+) LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_again bigint[];
+    v_freed bigint[];
+    v_more  bigint[];
+BEGIN
+    at := clock_timestamp();
+    WITH deleted AS (
+        DELETE FROM awa_queue.leases l USING unnest(p_jobs, p_leases, p_lslots) AS i (job_id, run_lease, lslot)
+        WHERE l.lslot = i.lslot AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
+        RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
+    ), recorded AS (
+        INSERT INTO awa_queue.done (slot, attempt, job_id, run_lease, claimed_at, finalized_at, result)
+        SELECT d.slot, d.attempt, d.job_id, d.run_lease, d.claimed_at, at,
+               CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
+    )
+    SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO completed, v_freed FROM deleted d;
+    IF coalesce(cardinality(completed), 0) < cardinality(p_jobs) THEN
+        WITH deleted AS (
+            DELETE FROM awa_queue.leases l USING unnest(p_jobs, p_leases) AS i (job_id, run_lease)
+            WHERE NOT i.job_id = ANY (coalesce(completed, '{}'))
+              AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
+            RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
+        ), recorded AS (
+            INSERT INTO awa_queue.done (slot, attempt, job_id, run_lease, claimed_at, finalized_at, result)
+            SELECT d.slot, d.attempt, d.job_id, d.run_lease, d.claimed_at, at,
+                   CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
+        )
+        SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO v_again, v_more FROM deleted d;
+        completed := completed || v_again;
+        v_freed := v_freed || v_more;
+    END IF;
+    IF v_freed IS NOT NULL THEN
+        DELETE FROM awa.job_unique_claims c USING unnest(v_freed) AS f (job_id)
+        CROSS JOIN LATERAL (SELECT b.unique_key FROM awa_queue.bodies b WHERE b.job_id = f.job_id AND b.unique_key IS NOT NULL LIMIT 1) b
+        WHERE c.unique_key = b.unique_key AND c.job_id = f.job_id;
+    END IF;
+END $$;

@@ -1,0 +1,275 @@
+-- Every other end of an attempt, and every other way into a state. A job enters a state in one place only: land().
+
+-- The whole job of a live attempt. To be called in a statement AFTER the one that locked the lease: what a concurrent carry
+-- re-addressed is visible only to a new snapshot. A body that is not there raises; it is never an inner join.
+CREATE FUNCTION awa_queue.whole(l awa_queue.leases) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
+DECLARE b awa_queue.bodies;
+BEGIN
+    SELECT x.* INTO b FROM awa_queue.bodies x WHERE x.slot = l.slot AND x.job_id = l.job_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the body of job % is not in segment %', l.job_id, l.slot USING ERRCODE = 'AWA01';
+    END IF;
+    RETURN awa_queue.as_row(b, l.state, l.attempt, l.run_lease, l.claimed_at, l.progress, l.metadata, l.instance);
+END $$;
+
+CREATE FUNCTION awa_queue.as_row(
+    b awa_queue.bodies, p_state awa.job_state, p_attempt smallint, p_run_lease bigint, p_claimed_at timestamptz,
+    p_progress jsonb, p_metadata jsonb, p_instance uuid
+) RETURNS awa_queue.deferred_jobs LANGUAGE sql IMMUTABLE AS $$
+    -- No SET clause: it must be inlined, so that a query for one id on top of awa.jobs finds the index.
+    SELECT ROW(b.job_id, b.kind, b.queue, p_state, b.args, b.priority, p_attempt, p_run_lease, b.max_attempts, b.shard,
+               coalesce(b.run_at, b.created_at), b.created_at, p_claimed_at, NULL, b.deadline_ms,
+               CASE WHEN p_metadata IS NULL THEN b.metadata ELSE coalesce(b.metadata, '{}') || p_metadata END, b.tags, b.errors,
+               coalesce(p_progress, b.progress), NULL, b.unique_key, b.unique_states, b.snoozes, b.rescues, b.interrupted,
+               p_instance)::awa_queue.deferred_jobs
+$$;
+
+-- Write a job into the place of its state (j.state), with its unique key as the mask says. p_from is the state it comes from.
+-- If a newer job holds a key it would need, it ends as cancelled with that reason: a job never stays where it was because
+-- recording its move failed. Returns the row as written.
+CREATE FUNCTION awa_queue.land(j awa_queue.deferred_jobs, p_from awa.job_state, p_reason text DEFAULT NULL)
+RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE
+    v_had   boolean;
+    v_wants boolean;
+    v_dlq   boolean;
+BEGIN
+    IF j.unique_key IS NOT NULL THEN
+        v_had := get_bit(j.unique_states, awa.state_bit(p_from)) = 1;
+        v_wants := get_bit(j.unique_states, awa.state_bit(j.state)) = 1;
+        IF v_wants AND NOT v_had AND awa_queue.take_claim(j.unique_key, j.job_id) IS NOT NULL THEN
+            RETURN awa_queue.end_as_duplicate(j);
+        ELSIF v_had AND NOT v_wants THEN
+            DELETE FROM awa.job_unique_claims c WHERE c.unique_key = j.unique_key AND c.job_id = j.job_id;
+        END IF;
+    END IF;
+    CASE
+        WHEN j.state IN ('scheduled', 'retryable') THEN
+            INSERT INTO awa_queue.deferred_jobs SELECT j.*;
+            PERFORM awa_queue.due_at(j.run_at);
+        WHEN j.state = 'available' THEN
+            PERFORM awa_queue.make_ready(j);
+        WHEN j.state = 'failed' THEN
+            j.finalized_at := coalesce(j.finalized_at, clock_timestamp());
+            SELECT q.dlq_enabled INTO v_dlq FROM awa.queues q WHERE q.queue = j.queue;
+            IF v_dlq AND p_reason IS NOT NULL THEN
+                INSERT INTO awa_queue.dlq_entries SELECT j.*, p_reason;
+            ELSE
+                INSERT INTO awa_queue.terminal SELECT j.*;
+            END IF;
+        WHEN j.state = 'cancelled' THEN
+            j.finalized_at := coalesce(j.finalized_at, clock_timestamp());
+            INSERT INTO awa_queue.terminal SELECT j.*;
+        ELSE
+            RAISE EXCEPTION 'a job does not land in state %', j.state;
+    END CASE;
+    RETURN j;
+END $$;
+
+CREATE FUNCTION awa_queue.make_ready(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE
+    v_slot smallint := awa_queue.current_slot('segments');
+    v_pos  bigint := nextval('awa.job_id_seq');
+BEGIN
+    -- A body of an earlier availability may still be in this segment.
+    DELETE FROM awa_queue.bodies b WHERE b.slot = v_slot AND b.job_id = j.job_id;
+    INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, pos, run_at, deadline_ms,
+        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted)
+    VALUES (v_slot, j.priority, j.max_attempts, j.shard, j.job_id, j.created_at, j.kind, j.queue, j.args, v_pos, j.run_at, j.deadline_ms,
+        j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted);
+    INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
+    VALUES (awa_queue.current_slot('ready'), j.priority, j.shard, v_slot, j.attempt, v_pos, j.job_id, j.run_lease, clock_timestamp(), j.queue);
+    PERFORM awa.wake(j.queue, awa.queue_channel(j.queue));
+END $$;
+
+CREATE FUNCTION awa_queue.error_entry(p_error text, p_attempt integer) RETURNS jsonb LANGUAGE sql VOLATILE SET search_path = pg_catalog AS $$
+    SELECT jsonb_build_object('error', p_error, 'attempt', p_attempt, 'at', to_jsonb(clock_timestamp()))
+$$;
+
+-- The newer holder of the unique key wins; this job is kept as evidence. A mask that includes `cancelled` loses its key here.
+CREATE FUNCTION awa_queue.end_as_duplicate(j awa_queue.deferred_jobs) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+BEGIN
+    j.state := 'cancelled';
+    j.finalized_at := clock_timestamp();
+    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled as a duplicate: a newer job holds the unique key', j.attempt)
+                || '{"terminal": true, "duplicate": true}');
+    IF get_bit(j.unique_states, 6) = 1 THEN
+        j.unique_key := NULL;
+        j.unique_states := NULL;
+    END IF;
+    INSERT INTO awa_queue.terminal SELECT j.*;
+    RETURN j;
+END $$;
+
+-- A ready row that cannot be claimed would stop its queue for ever: it is recorded as failed, with whatever is known of it.
+CREATE FUNCTION awa_queue.fail_unclaimable(r awa_queue.ready, p_error text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE
+    b awa_queue.bodies;
+    j awa_queue.deferred_jobs;
+BEGIN
+    DELETE FROM awa_queue.ready x WHERE x.rslot = r.rslot AND x.queue = r.queue AND x.priority = r.priority
+        AND x.shard = r.shard AND x.pos = r.pos AND x.job_id = r.job_id;
+    SELECT x.* INTO b FROM awa_queue.bodies x WHERE x.slot = r.slot AND x.job_id = r.job_id;
+    IF NOT FOUND THEN
+        b.job_id := r.job_id; b.kind := 'unknown'; b.queue := r.queue; b.args := 'null'; b.priority := r.priority;
+        b.max_attempts := 1; b.shard := r.shard; b.created_at := r.ready_at;
+    END IF;
+    j := awa_queue.as_row(b, 'failed', r.attempt, r.run_lease + 1, NULL, NULL, NULL, NULL);
+    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('could not be claimed: ' || p_error, r.attempt) || '{"terminal": true}');
+    -- The id may already have ended once (that can be why it could not be claimed): this record must not fail.
+    DELETE FROM awa_queue.terminal t WHERE t.job_id = j.job_id;
+    PERFORM awa_queue.land(j, 'available');
+END $$;
+
+-- The lease of an attempt, locked. A carry moves a lease by delete and insert: look again in a new statement before saying stale.
+CREATE FUNCTION awa_queue.lock_lease(p_job bigint, p_run_lease bigint, p_instance uuid) RETURNS awa_queue.leases LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE l awa_queue.leases;
+BEGIN
+    FOR i IN 1..2 LOOP
+        SELECT x.* INTO l FROM awa_queue.leases x
+        WHERE x.job_id = p_job AND x.run_lease = p_run_lease AND x.instance = p_instance FOR UPDATE;
+        EXIT WHEN FOUND;
+    END LOOP;
+    RETURN l;
+END $$;
+
+-- End one attempt. `o` says where it goes (the decision is the caller's): state, delay (s), error, terminal, uncount, snooze,
+-- interrupted, pos-keeping give_back, progress, metadata, reason. Returns NULL when the attempt is stale.
+CREATE FUNCTION awa_queue.settle_one(p_instance uuid, o jsonb) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE
+    l awa_queue.leases := awa_queue.lock_lease((o ->> 'job_id')::bigint, (o ->> 'run_lease')::bigint, p_instance);
+    j awa_queue.deferred_jobs;
+    v_from awa.job_state;
+BEGIN
+    IF l.job_id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    v_from := l.state;
+    j := awa_queue.whole(l);
+    DELETE FROM awa_queue.leases x WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+    IF o ? 'give_back' THEN
+        PERFORM awa_queue.give_back(l, j);
+        j.attempt := greatest(j.attempt - 1, 0);
+        j.state := 'available';
+        RETURN j;
+    END IF;
+    j.state := (o ->> 'state')::awa.job_state;
+    j.run_at := CASE WHEN o ? 'delay' THEN clock_timestamp() + make_interval(secs => (o ->> 'delay')::float8) ELSE j.run_at END;
+    IF o ? 'error' THEN
+        j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry(o ->> 'error', j.attempt)
+                    || jsonb_build_object('started_at', to_jsonb(l.claimed_at), 'instance', l.instance)
+                    || CASE WHEN o ? 'terminal' THEN '{"terminal": true}'::jsonb ELSE '{}' END);
+        -- History is bounded: the first ten entries and the last ninety say what happened.
+        IF jsonb_array_length(j.errors) > 100 THEN
+            j.errors := j.errors - 10;
+        END IF;
+    END IF;
+    IF o ? 'uncount' THEN j.attempt := greatest(j.attempt - 1, 0); END IF;
+    IF o ? 'snooze' THEN j.snoozes := least(coalesce(j.snoozes, 0)::bigint + 1, 2147483647)::integer; END IF;
+    IF o ? 'interrupted' THEN j.interrupted := coalesce(j.interrupted, 0) + 1; END IF;
+    IF o ? 'rescued' THEN j.rescues := coalesce(j.rescues, 0) + 1; END IF;
+    IF o ? 'progress' THEN j.progress := o -> 'progress'; END IF;
+    IF o ? 'metadata' THEN j.metadata := coalesce(j.metadata, '{}') || (o -> 'metadata'); END IF;
+    RETURN awa_queue.land(j, v_from, o ->> 'reason');
+END $$;
+
+-- A claim that was never started goes back to its place, as if it had not been taken: only run_lease has grown.
+CREATE FUNCTION awa_queue.give_back(l awa_queue.leases, j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+BEGIN
+    IF j.unique_key IS NOT NULL AND get_bit(j.unique_states, 1) = 1 AND get_bit(j.unique_states, 2) = 0
+       AND awa_queue.take_claim(j.unique_key, j.job_id) IS NOT NULL THEN
+        PERFORM awa_queue.end_as_duplicate(j);
+        RETURN;
+    ELSIF j.unique_key IS NOT NULL AND get_bit(j.unique_states, 1) = 0 THEN
+        DELETE FROM awa.job_unique_claims c WHERE c.unique_key = j.unique_key AND c.job_id = j.job_id;
+    END IF;
+    INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
+    SELECT awa_queue.current_slot('ready'), b.priority, b.shard, l.slot, greatest(l.attempt - 1, 0), coalesce(b.pos, b.job_id), b.job_id,
+           l.run_lease, l.claimed_at, b.queue
+    FROM awa_queue.bodies b WHERE b.slot = l.slot AND b.job_id = l.job_id;
+    PERFORM awa.wake(j.queue, awa.queue_channel(j.queue));
+END $$;
+
+-- End many attempts, each in its own subtransaction: one that cannot be recorded as asked is recorded as failed, with why.
+-- Returns one row per attempt that was this instance's; ids that are missing are stale.
+CREATE FUNCTION awa_queue.settle(p_instance uuid, p_outcomes jsonb)
+RETURNS TABLE (job_id bigint, run_lease bigint, job jsonb) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    o jsonb;
+    j awa_queue.deferred_jobs;
+    v_error text;
+BEGIN
+    FOR o IN SELECT e FROM jsonb_array_elements(p_outcomes) e ORDER BY (e ->> 'job_id')::bigint LOOP
+        BEGIN
+            j := awa_queue.settle_one(p_instance, o);
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR invalid_parameter_value THEN
+            GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
+            j := awa_queue.settle_one(p_instance, jsonb_build_object('job_id', o -> 'job_id', 'run_lease', o -> 'run_lease', 'state', 'failed',
+                'terminal', true, 'reason', 'terminal_error', 'error', 'its end could not be recorded as asked: ' || v_error));
+        END;
+        IF j.job_id IS NOT NULL THEN
+            job_id := j.job_id; run_lease := j.run_lease; job := to_jsonb(j);
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Progress and metadata of a running attempt, guarded. Returns whether the attempt is still this instance's.
+CREATE FUNCTION awa_queue.note(p_job bigint, p_run_lease bigint, p_instance uuid, p_progress jsonb, p_metadata jsonb)
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
+BEGIN
+    FOR i IN 1..2 LOOP
+        UPDATE awa_queue.leases l SET progress = coalesce(p_progress, l.progress),
+               metadata = CASE WHEN p_metadata IS NULL THEN l.metadata ELSE coalesce(l.metadata, '{}') || p_metadata END
+        WHERE l.job_id = p_job AND l.run_lease = p_run_lease AND l.instance = p_instance;
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
+-- Which of these attempts are no longer this instance's: cancelled, rescued, or ended by somebody else.
+CREATE FUNCTION awa_queue.lost(p_jobs bigint[], p_leases bigint[], p_instance uuid) RETURNS TABLE (job_id bigint, run_lease bigint, cancelled boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE v_missing bigint[]; v_missing_leases bigint[];
+BEGIN
+    FOR i IN 1..2 LOOP
+        SELECT array_agg(a.job_id), array_agg(a.run_lease) INTO v_missing, v_missing_leases
+        FROM unnest(p_jobs, p_leases) AS a (job_id, run_lease)
+        WHERE NOT EXISTS (SELECT FROM awa_queue.leases l
+                          WHERE l.job_id = a.job_id AND l.run_lease = a.run_lease AND l.instance = p_instance OFFSET 0);
+        p_jobs := v_missing; p_leases := v_missing_leases;
+        EXIT WHEN v_missing IS NULL;
+    END LOOP;
+    RETURN QUERY SELECT a.job_id, a.run_lease, EXISTS (SELECT FROM awa_queue.terminal t WHERE t.job_id = a.job_id
+                        AND t.run_lease = a.run_lease AND t.state = 'cancelled')
+                 FROM unnest(v_missing, v_missing_leases) AS a (job_id, run_lease);
+END $$;
+
+-- Metadata of an attempt that is about to complete goes into the body, which then is the job's history.
+CREATE FUNCTION awa_queue.note_body(p_job bigint, p_run_lease bigint, p_instance uuid, p_metadata jsonb) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE l awa_queue.leases := awa_queue.lock_lease(p_job, p_run_lease, p_instance);
+BEGIN
+    UPDATE awa_queue.bodies b SET metadata = coalesce(b.metadata, '{}') || p_metadata WHERE b.slot = l.slot AND b.job_id = l.job_id;
+END $$;
+
+-- A stopping process gives back what it still holds: available again at once, the attempt not counted.
+CREATE FUNCTION awa_queue.release_instance(p_instance uuid) RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE v_count integer := 0; v_job bigint; v_lease bigint;
+BEGIN
+    FOR v_job, v_lease IN SELECT l.job_id, l.run_lease FROM awa_queue.leases l WHERE l.instance = p_instance AND l.state = 'running' LOOP
+        IF (awa_queue.settle_one(p_instance, jsonb_build_object('job_id', v_job, 'run_lease', v_lease, 'give_back', true))).job_id IS NOT NULL THEN
+            v_count := v_count + 1;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END $$;

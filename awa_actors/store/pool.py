@@ -1,0 +1,252 @@
+"""Connections: the only place that owns them. Acquire, release, begin, commit and rollback have shielded, bounded exits.
+
+A connection whose operation was interrupted is never used again: it is cut, and the next user gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import asyncpg
+import attrs
+import trio
+
+from awa_actors import config
+from awa_actors.errors import StoreError, TransientStoreError, UsageError
+from awa_actors.store.failures import is_poisoned, translate
+from awa_actors.store.loop import run_driver
+
+T = TypeVar("T")
+EXIT_BOUND = 2.0
+"""Seconds a rollback, a close or a release may take; then the connection is cut."""
+
+logger = logging.getLogger("awa_actors.store")
+
+
+@attrs.define(eq=False)
+class Session:
+    """One connection, owned by one task at a time."""
+
+    raw: asyncpg.Connection[Any]
+    _loop: Any
+    _timeout: float
+    pooler: bool
+    broken: bool = False
+    _busy: bool = False
+
+    async def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - a bound of the driver, not of the caller
+        """Await one driver operation with a deadline.
+
+        Raises:
+            StoreError: translated; the connection is marked broken where it cannot be trusted any more.
+            TransientStoreError: no answer within the deadline.
+
+        Cancellation: the connection is broken afterwards.
+        """
+        if self._busy:
+            coroutine.close()
+            raise UsageError("two tasks use one connection at the same time; give each its own transaction")
+        self._busy = True
+        try:
+            with trio.move_on_after(self._timeout if timeout is None else timeout):
+                return await run_driver(self._loop, coroutine, self.raw.terminate)
+            self.broken = True
+            raise TransientStoreError("the database did not answer in time; try again")
+        except (trio.Cancelled, KeyboardInterrupt):
+            self.broken = True
+            raise
+        except (TransientStoreError, UsageError):
+            raise
+        except Exception as error:
+            self.broken = self.broken or is_poisoned(error) or self.raw.is_closed()
+            translated = translate(error)
+            if translated is error:
+                raise
+            raise translated from error
+        finally:
+            self._busy = False
+
+    async def fetch(self, sql: str, *args: Any) -> list[Any]:
+        """Run a query; returns all rows."""
+        return await self.call(self.raw.fetch(sql, *args))
+
+    async def fetchrow(self, sql: str, *args: Any) -> Any:
+        """Run a query; returns the first row or None."""
+        return await self.call(self.raw.fetchrow(sql, *args))
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """Run a query; returns the first column of the first row or None."""
+        return await self.call(self.raw.fetchval(sql, *args))
+
+    async def execute(self, sql: str, *args: Any) -> str:
+        """Run a statement; returns its command tag."""
+        return await self.call(self.raw.execute(sql, *args))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Session]:
+        """Begin at read committed; commit when the body ends, roll back when it raises.
+
+        Cancellation: the commit is shielded and bounded; a body that is cancelled is rolled back.
+        """
+        await self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        try:
+            yield self
+        except BaseException:
+            await self._roll_back()
+            raise
+        with trio.CancelScope(shield=True):
+            await self.execute("COMMIT")
+
+    async def _roll_back(self) -> None:
+        if self.broken:
+            return
+        with trio.move_on_after(EXIT_BOUND, shield=True):
+            try:
+                await self.execute("ROLLBACK")
+            except StoreError:
+                self.broken = True
+            return
+        self.broken = True
+
+    async def close(self) -> None:
+        """Close within EXIT_BOUND, else cut. Never raises for a connection that is already gone."""
+        with trio.move_on_after(EXIT_BOUND, shield=True):
+            try:
+                if not self.broken and not self.raw.is_closed():
+                    await run_driver(self._loop, self.raw.close(timeout=EXIT_BOUND), self.raw.terminate)
+            except Exception:  # closing what is gone tells nothing new
+                logger.debug("closing a connection failed", exc_info=True)
+        self.cut()
+
+    def cut(self) -> None:
+        """End the connection without waiting."""
+        self.broken = True
+        self.raw.terminate()
+
+
+@attrs.define(eq=False)
+class Pool:
+    """A bounded set of connections for work; `connect` opens further ones for a single owner.
+
+    Args:
+        url: any Postgres URL, or None for the PG* environment.
+        settings: sizes, timeouts, pooler.
+        loop: the driver's loop.
+    """
+
+    url: str | None
+    settings: config.DatabaseSettings
+    _loop: Any
+    _idle: deque[Session] = attrs.field(factory=deque)
+    _permits: trio.Semaphore = attrs.field(
+        default=attrs.Factory(lambda self: trio.Semaphore(self.settings.pool_size), takes_self=True)
+    )
+    _closed: bool = False
+
+    async def connect(self, name: str) -> Session:
+        """Open a connection outside the pool's bound; the caller owns and closes it.
+
+        Raises:
+            TransientStoreError: the server cannot be reached now.
+            StoreError: it refuses us (role, password, database).
+        """
+        settings = self.settings
+        parameters = {"application_name": f"awa_actors {name}"}
+        if not settings.pooler:
+            parameters |= session_parameters(settings)
+        opened: list[asyncpg.Connection[Any]] = []
+
+        async def open_connection() -> None:
+            opened.append(
+                await asyncpg.connect(
+                    self.url,
+                    timeout=settings.connect_timeout,
+                    server_settings=parameters,
+                    statement_cache_size=0 if settings.pooler else 200,
+                    max_cached_statement_lifetime=0,
+                )
+            )
+
+        try:
+            await run_driver(self._loop, open_connection(), None)
+        except trio.Cancelled:
+            for raw in opened:
+                raw.terminate()
+            raise
+        except Exception as error:
+            raise _connect_failure(error) from error
+        return Session(opened[0], self._loop, settings.statement_timeout + 5.0, settings.pooler)
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Session]:
+        """Borrow a connection.
+
+        Cancellation: the connection comes back whole (rolled back) or is replaced; the pool never shrinks.
+        """
+        async with self._permits:
+            if self._closed:
+                raise UsageError("the client is closed; open a new one")
+            session = await self._take()
+            try:
+                yield session
+            finally:
+                if session.raw.is_in_transaction():
+                    await session._roll_back()
+                self._give(session)
+
+    async def _take(self) -> Session:
+        while self._idle:
+            session = self._idle.pop()
+            if not session.broken and not session.raw.is_closed():
+                return session
+            session.cut()
+        return await self.connect("pool")
+
+    def _give(self, session: Session) -> None:
+        if session.broken or session.raw.is_closed() or self._closed:
+            session.cut()
+        else:
+            self._idle.append(session)
+
+    async def run(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+        """Borrow a connection for one call. A connection found dead in the pool costs one retry, not an error."""
+        async with self.acquire() as session:
+            return await work(session)
+
+    async def close(self) -> None:
+        """Close all idle connections at once, each within EXIT_BOUND; borrowed ones are cut as they come back."""
+        self._closed = True
+        sessions: Sequence[Session] = list(self._idle)
+        self._idle.clear()
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                for session in sessions:
+                    nursery.start_soon(session.close, name="close connection")
+
+
+def session_parameters(settings: config.DatabaseSettings) -> dict[str, str]:
+    """Session settings every runtime connection sets at start (not behind a transaction pooler)."""
+    return {
+        "TimeZone": "UTC",
+        "default_transaction_isolation": "read committed",
+        "statement_timeout": str(int(settings.statement_timeout * 1000)),
+        "lock_timeout": str(int(settings.lock_timeout * 1000)),
+        "idle_in_transaction_session_timeout": str(int(settings.idle_in_transaction_timeout * 1000)),
+        "client_connection_check_interval": "1000",
+        "plan_cache_mode": "force_generic_plan",
+        "jit": "off",
+    } | ({} if settings.notify else {"awa.notify": "off"})
+
+
+def _connect_failure(error: Exception) -> Exception:
+    if isinstance(error, TimeoutError | OSError | asyncpg.CannotConnectNowError | asyncpg.TooManyConnectionsError):
+        return TransientStoreError(f"cannot reach the database: {error or type(error).__name__}")
+    if isinstance(error, asyncpg.PostgresError):
+        return StoreError(f"the database refused the connection: {error}")
+    if isinstance(error, ValueError | asyncpg.InterfaceError):
+        return UsageError(f"not a usable database URL: {error}")
+    return translate(error) if isinstance(translate(error), Exception) else error  # type: ignore[return-value]  # translate keeps Exceptions

@@ -1,0 +1,47 @@
+"""Rescue: attempts whose instance is dead or whose deadline has passed go back to the queue, or fail visibly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import orjson
+
+from awa_actors.jobs import JobRow
+from awa_actors.store.pool import Session
+from awa_actors.store.rows import job_row
+
+BURY = "SELECT awa.bury_instances()"
+RESCUE_STALE = "SELECT r FROM awa_queue.rescue_stale($1, $2) r"
+RESCUE_DEADLINES = "SELECT r FROM awa_queue.rescue_deadlines($1, $2, $3) r"
+
+
+@attrs.frozen
+class RescuedJob:
+    """One rescued job as it landed, and why: `stale_instance`, `deadline_exceeded` or `expired_callback`."""
+
+    job: JobRow
+    reason: str
+
+
+def _rescued(rows: list[Any]) -> list[RescuedJob]:
+    stored = [orjson.loads(row["r"]) for row in rows]
+    return [RescuedJob(job_row(job), job["rescue_reason"]) for job in stored]
+
+
+async def bury_instances(session: Session) -> list[str]:
+    """Declare instances dead whose stored beat is older than they allow, by the database's clock; returns their ids."""
+    return [str(row[0]) for row in await session.fetch(BURY)]
+
+
+async def rescue_stale(session: Session, rows: int, bound: int) -> list[RescuedJob]:
+    """Take back up to `rows` running attempts of dead instances; `bound` rescues and the job fails.
+
+    Shape: leases of dead or unknown instances, skipping locked ones -> deferred (retryable, due now), or failed.
+    """
+    return _rescued(await session.fetch(RESCUE_STALE, rows, bound))
+
+
+async def rescue_deadlines(session: Session, rows: int, margin: float, bound: int) -> list[RescuedJob]:
+    """Take back up to `rows` attempts past their deadline by `margin` seconds; the attempt counts."""
+    return _rescued(await session.fetch(RESCUE_DEADLINES, rows, margin, bound))

@@ -1,0 +1,58 @@
+"""Settle: every end of an attempt but the happy one, and its notes while it runs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from awa_actors.jobs import JobRow
+from awa_actors.store.pool import Session
+from awa_actors.store.rows import job_row
+
+SETTLE = "SELECT job_id, run_lease, job FROM awa_queue.settle($1, $2::text::jsonb)"
+NOTE = "SELECT awa_queue.note($1, $2, $3, $4::text::jsonb, $5::text::jsonb)"
+NOTE_BODY = "SELECT awa_queue.note_body($1, $2, $3, $4::text::jsonb)"
+RELEASE = "SELECT awa_queue.release_instance($1)"
+LOST = "SELECT job_id, run_lease, cancelled FROM awa_queue.lost($1, $2, $3)"
+
+
+async def settle(session: Session, instance: uuid.UUID, outcomes: Sequence[dict[str, Any]]) -> dict[int, JobRow]:
+    """End attempts as their outcomes say (`core.outcome` makes them).
+
+    Shape: leases that match (job_id, run_lease, instance) -> deferred, terminal, dead-letter or ready rows. One that cannot be
+    recorded as asked is recorded as failed; the others are not touched by that.
+
+    Returns:
+        The jobs as they landed, by id; ids that are missing were stale.
+    """
+    rows = await session.fetch(SETTLE, instance, orjson.dumps(outcomes).decode())
+    return {row["job_id"]: job_row(orjson.loads(row["job"])) for row in rows}
+
+
+async def note(
+    session: Session, job_id: int, run_lease: int, instance: uuid.UUID, progress: str | None, metadata: str | None
+) -> bool:
+    """Store progress and metadata (JSON texts) of a running attempt; False when it is stale."""
+    return bool(await session.fetchval(NOTE, job_id, run_lease, instance, progress, metadata))
+
+
+async def lost(
+    session: Session, instance: uuid.UUID, job_ids: Sequence[int], run_leases: Sequence[int]
+) -> list[tuple[int, int, bool]]:
+    """Which of these attempts are no longer the instance's: (job_id, run_lease, whether the job was cancelled)."""
+    return [tuple(row) for row in await session.fetch(LOST, job_ids, run_leases, instance)]
+
+
+async def note_body(
+    session: Session, job_id: int, run_lease: int, instance: uuid.UUID, metadata: dict[str, Any]
+) -> None:
+    """Merge metadata into the body of an attempt that is about to complete, if it is still this instance's."""
+    await session.execute(NOTE_BODY, job_id, run_lease, instance, orjson.dumps(metadata).decode())
+
+
+async def release_instance(session: Session, instance: uuid.UUID) -> int:
+    """Give back every running attempt this instance still holds, uncounted; returns how many."""
+    return int(await session.fetchval(RELEASE, instance))

@@ -1,0 +1,131 @@
+"""What must hold before a change lands: `nox` runs the default sessions, `nox -s tests -- -k name` a part of one.
+
+Every session installs what it needs, so that a machine with Python and pip is enough. Dependency groups are read here
+and handed to pip as a list, because the pip of a fresh virtual environment may be too old to know them.
+"""
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+# postgres(18) is not among the defaults: `tests` runs on 18, and on more than the rings of the database.
+nox.options.sessions = [
+    *("lint", "types", "tests", "model", "postgres(15)", "postgres(16)"),
+    *("migrations", "docs", "build"),
+]
+nox.options.reuse_venv = "yes"
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+EVERYTHING = ".[embedded,http,cel,otel]"
+SOURCES = [path for path in ("awa_actors", "tests", "model", "noxfile.py") if Path(path).exists()]
+RINGS_OF_THE_DATABASE = ["tests/private_postgres", "tests/store", "tests/end_to_end"]
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group of pyproject.toml."""
+    return list(nox.project.dependency_groups(PROJECT, name))
+
+
+def run_pytest(session: nox.Session, *paths: str, **environment: str) -> None:
+    """Run pytest on paths, or on what stands after ``--``, with everything but the benchmarks selected."""
+    # Not compiled: most of what it brings is never imported, and compiling all of it takes longer than many tests.
+    session.install("--no-compile", *group("test"), "-e", EVERYTHING)
+    # One worker per core, each with a server of its own.
+    options = ["-m", "not bench", "-n", "logical", "--maxprocesses", "8"]
+    session.run("pytest", *options, *(session.posargs or paths), env=environment)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff, as configured in pyproject.toml."""
+    session.install(*group("lint"))
+    session.run("ruff", "check", *SOURCES)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Mypy, strict, over the package, its tests and its model."""
+    session.install(*group("types"), *group("test"), "nox", "-e", EVERYTHING)
+    session.run("mypy", *SOURCES)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Every ring but the benchmarks, on Postgres 18."""
+    run_pytest(session, "tests")
+
+
+@nox.session
+def model(session: nox.Session) -> None:
+    """The executable specification and its broken twins."""
+    if not Path("model").is_dir():
+        session.skip("there is no model/")
+    run_pytest(session, "model")
+
+
+@nox.session
+@nox.parametrize("version", ["15", "16", "18"], ids=["15", "16", "18"])
+def postgres(session: nox.Session, version: str) -> None:
+    """The rings that need a database, on another version of it."""
+    if version == "15" and not DEBIAN_15.is_dir():
+        session.skip(f"Postgres 15 is not in the embedded extra, and {DEBIAN_15} does not exist")
+    rings = [ring for ring in RINGS_OF_THE_DATABASE if Path(ring).is_dir()]
+    run_pytest(session, *rings, AWA_TEST_PG=version)
+
+
+@nox.session
+def migrations(session: nox.Session) -> None:
+    """A stepwise upgrade ends where a fresh install begins, also for a database of the implementation before ours."""
+    found = sorted(str(path) for path in Path("tests").rglob("test_*migrat*.py"))
+    if not found:
+        session.skip("there are no tests/**/test_*migrat*.py")
+    session.install(*group("compat"))
+    run_pytest(session, *found)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, warnings being errors."""
+    if not Path("docs/conf.py").exists():
+        session.skip("there is no docs/conf.py")
+    session.install(*group("docs"), "-e", EVERYTHING)
+    session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", "docs/_build/html")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The benchmarks: to be read, not to pass."""
+    session.install(*group("test"), "-e", EVERYTHING)
+    session.run("pytest", "-m", "bench", "-s", "tests/bench", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build sdist and wheel, and use the wheel where nothing else is installed."""
+    session.install("build")
+    distributions = Path(session.create_tmp()).resolve()
+    for old in distributions.glob("awa_actors-*"):
+        old.unlink()
+    # From the sdist, so that it is known to be complete.
+    session.run("python", "-m", "build", "--outdir", str(distributions), ".")
+    (wheel,) = distributions.glob("*.whl")
+    session.run("python", "-c", INSPECTION, str(wheel))
+    clean = distributions / "clean"
+    session.run("python", "-m", "venv", "--clear", str(clean))
+    python = str(clean / ("Scripts" if os.name == "nt" else "bin") / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
+    with session.chdir(distributions):
+        session.run(python, "-c", "import awa_actors, awa_actors.cli; print(awa_actors.__file__)", external=True)
+
+
+INSPECTION = """
+import sys, zipfile
+names = zipfile.ZipFile(sys.argv[1]).namelist()
+assert "awa_actors/py.typed" in names, names
+assert any(name.startswith("awa_actors/store/migrations/") and name.endswith(".sql") for name in names), names
+assert not [name for name in names if not name.startswith(("awa_actors/", "awa_actors-"))], names
+"""
+"""The type marker and the migrations are in the wheel, and tests are not."""
