@@ -3,10 +3,10 @@
 The public names. Importing this imports neither trio_asyncio nor any optional package.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from awa_actors import events
-from awa_actors.client import Client, Transaction, open_client
 from awa_actors.config import (
     Budget,
     DatabaseSettings,
@@ -65,18 +65,81 @@ from awa_actors.registry import Registry
 if TYPE_CHECKING:
     from awa_actors.actors.maintenance import Maintenance
     from awa_actors.actors.worker import Worker
+    from awa_actors.client import Client, Transaction, open_client
+
+__all__ = [
+    "AlreadyRegistered",
+    "AwaError",
+    "Budget",
+    "CallbackNotFound",
+    "CallbackToken",
+    "Cancel",
+    "Client",
+    "Completion",
+    "DatabaseSettings",
+    "Delivery",
+    "Enqueue",
+    "Event",
+    "FinalizationReceipt",
+    "FollowUpError",
+    "InsertOpts",
+    "InsertedJob",
+    "Job",
+    "JobNotFound",
+    "JobRow",
+    "JobState",
+    "LeaseTiming",
+    "Liveness",
+    "Maintenance",
+    "MaintenanceSettings",
+    "MissedFire",
+    "NotFound",
+    "OnConflict",
+    "Outcome",
+    "Overlap",
+    "PrivatePostgres",
+    "QueueConfig",
+    "RateLimit",
+    "Registry",
+    "RetryAfter",
+    "SchemaNewerThanCode",
+    "SchemaNotMigrated",
+    "Snooze",
+    "StaleAttempt",
+    "StorageGateClosed",
+    "StorageNotFinalized",
+    "StoreError",
+    "TerminalError",
+    "Transaction",
+    "TransientStoreError",
+    "UniqueConflict",
+    "UniqueOpts",
+    "UnknownJobKind",
+    "UsageError",
+    "ValidationError",
+    "Verdict",
+    "WaitForCallback",
+    "Worker",
+    "WorkerSettings",
+    "events",
+    "open_client",
+]
 
 __version__ = "0.1.0"
 
 
+# What needs Trio is imported when it is asked for: a Django or FastAPI producer that imports a bridge stays untouched.
+_LAZY = {
+    "Client": "awa_actors.client",
+    "Transaction": "awa_actors.client",
+    "open_client": "awa_actors.client",
+    "Maintenance": "awa_actors.actors.maintenance",
+    "Worker": "awa_actors.actors.worker",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Give the handles of running actors, whose modules import the driver's loop, only to those who ask."""
-    if name == "Worker":
-        from awa_actors.actors.worker import Worker
-
-        return Worker
-    if name == "Maintenance":
-        from awa_actors.actors.maintenance import Maintenance
-
-        return Maintenance
+    """Import the names that need Trio on first use."""
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

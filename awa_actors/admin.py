@@ -55,7 +55,9 @@ class Admin:
         if not 1 <= limit <= 10_000:
             raise UsageError(f"limit must be from 1 to 10000, not {limit}")
         async with self._pool.acquire() as session:
-            return await jobs.list_jobs(session, state=state, kind=kind, queue=queue, tag=tag, before=before, limit=limit)
+            return await jobs.list_jobs(
+                session, state=state, kind=kind, queue=queue, tag=tag, before=before, limit=limit
+            )
 
     async def cancel(self, job_id: int, reason: str = "cancelled by an operator") -> JobRow | None:
         """Cancel a job that has not ended; a running handler is told at once. None when there was nothing to cancel."""
@@ -66,7 +68,7 @@ class Admin:
         return None if found is None else found[0]
 
     async def retry(self, job_id: int) -> JobRow | None:
-        """Run a failed, cancelled, dead or deferred job again now, attempts from 0. None when there is nothing to retry.
+        """Run a failed, cancelled, dead or deferred job again now, attempts from 0. None: nothing to retry.
 
         Raises:
             UniqueConflict: a newer job holds its unique key; the job stays as it is.
@@ -78,7 +80,7 @@ class Admin:
         return None if found is None else found[0]
 
     async def pause_queue(self, queue: str, *, by: str | None = None, until: dt.datetime | None = None) -> None:
-        """Stop claims from a queue in every process, at the next claim; running jobs go on, producers notice nothing."""
+        """Stop claims from a queue in every process, at the next claim; running jobs go on."""
         from awa_actors.store import queues
 
         instant = None if until is None else aware_datetime(until, path="$.until")

@@ -153,7 +153,8 @@ class Client:
             UsageError: no handler, or a queue named twice; before anything runs.
             SchemaNotMigrated, SchemaNewerThanCode: as they say.
 
-        Cancellation: handlers are cancelled, what became of them is recorded in one bounded step. Leaving waits for handlers:
+        Cancellation: handlers are cancelled, what became of them is recorded in one bounded step. Leaving waits for
+        handlers:
             one that blocks a thread holds it up.
         """
         from awa_actors.actors.worker import WorkerActor
@@ -161,7 +162,7 @@ class Client:
         configs = queues or tuple(QueueConfig(name) for name in self.registry.queues())
         names = [config.name for config in configs]
         if not self.registry.workers:
-            raise UsageError("the registry has no handler: register one with @registry.worker, or run maintenance instead")
+            raise UsageError("the registry has no handler: register one with @registry.worker, or run maintenance")
         if len(set(names)) != len(names):
             raise UsageError(f"a queue is named twice: {', '.join(names)}")
         lanes = MaintenanceSettings() if maintenance is True else maintenance or None
@@ -192,7 +193,9 @@ class Client:
         from awa_actors.actors.maintenance import steps
         from awa_actors.actors.tick import tick
 
-        return await tick(self.pool, steps(self.pool, settings or MaintenanceSettings(), self.registry), budget or Budget())
+        return await tick(
+            self.pool, steps(self.pool, settings or MaintenanceSettings(), self.registry), budget or Budget()
+        )
 
 
 @asynccontextmanager
@@ -229,9 +232,9 @@ async def _database_url(database: str | PrivatePostgres | None) -> AsyncIterator
     if not isinstance(database, PrivatePostgres):
         yield database
         return
-    url = await trio.to_thread.run_sync(database.start)
+    server = await trio.to_thread.run_sync(database.start)
     try:
-        yield url
+        yield server.url
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.stop)
+            await trio.to_thread.run_sync(server.stop)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, TypeVar
 
 import attrs
@@ -29,7 +28,9 @@ class ArgsType:
     queue: str
 
 
-@functools.cache
+_known: dict[type[Any], ArgsType] = {}
+
+
 def args_type(cls: type[Any]) -> ArgsType:
     """Read kind and queue off an args class (attrs or dataclass).
 
@@ -37,11 +38,13 @@ def args_type(cls: type[Any]) -> ArgsType:
         UsageError: not such a class.
         ValidationError: its kind or queue cannot be stored.
     """
+    if isinstance(cls, type) and cls in _known:
+        return _known[cls]
     if not isinstance(cls, type) or not (attrs.has(cls) or hasattr(cls, "__dataclass_fields__")):
         raise UsageError(f"job args must be an attrs or dataclass class, not {cls!r}")
     kind = check_kind(vars(cls).get("kind", None) or derive_kind(cls.__name__))
     queue = check_queue(getattr(cls, "queue", DEFAULT_QUEUE))
-    return ArgsType(cls, kind, queue)
+    return _known.setdefault(cls, ArgsType(cls, kind, queue))
 
 
 def _strict(expected: tuple[type, ...], name: str) -> Any:

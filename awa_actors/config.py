@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from awa_actors.core.leadership import LeaseTiming
@@ -9,12 +11,12 @@ from awa_actors.core.liveness import Liveness
 from awa_actors.errors import UsageError
 
 
-def _positive(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
     if not value > 0:
         raise UsageError(f"{attribute.name} must be greater than 0, got {value!r}")
 
 
-def _positive_or_none(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+def _positive_or_none(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None and not value > 0:
         raise UsageError(f"{attribute.name} must be greater than 0 or None, got {value!r}")
 
@@ -95,7 +97,7 @@ class WorkerSettings:
         follow_up_failures: failures of a follow-up spec after which the outcome commits without it.
     """
 
-    liveness: Liveness = Liveness()
+    liveness: Liveness = attrs.field(factory=Liveness)
     loop_stall_limit: float = attrs.field(default=60.0, validator=_positive)
     shutdown_write: float = attrs.field(default=5.0, validator=_positive)
     cancel_poll: float = attrs.field(default=1.0, validator=_positive)
@@ -127,7 +129,7 @@ class MaintenanceSettings:
         stuck_session: seconds after which a session that stopped reading is ended.
     """
 
-    lease: LeaseTiming = LeaseTiming()
+    lease: LeaseTiming = attrs.field(factory=LeaseTiming)
     lead: bool = True
     promote_interval: float = attrs.field(default=1.0, validator=_positive)
     rescue_interval: float = attrs.field(default=5.0, validator=_positive)

@@ -1,7 +1,7 @@
 """Lifecycle events: what an observer or a follow-up closure is given.
 
-An event is built from the row that the transition returned, after it was written. Observers see events best effort: a crash
-between the commit and the call loses them. What must not be lost is a follow-up job.
+An event is built from the row that the transition returned, after it was written. Observers see events best effort: a
+crash between the commit and the call loses them. What must not be lost is a follow-up job.
 """
 
 from __future__ import annotations

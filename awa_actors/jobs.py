@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -79,9 +80,7 @@ class UniqueOpts:
     by_queue: bool = False
     by_args: bool = True
     by_period: int | None = None
-    states: frozenset[JobState] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(lambda states: frozenset(states))
-    )
+    states: frozenset[JobState] | None = None
     key: bytes | str | None = None
     on_conflict: OnConflict | None = None
 
@@ -94,7 +93,8 @@ class InsertOpts:
         queue: instead of the class's queue.
         priority: 1 (most urgent) to 4.
         max_attempts: 1 to 1000.
-        run_at: not before this instant (aware datetime), or this long from now (timedelta); the job is then `scheduled`.
+        run_at: not before this instant (aware datetime), or this long from now (timedelta); the job is then
+            `scheduled`.
         deadline: seconds (or timedelta) one attempt may run.
         metadata: JSON object beside the args; keys that begin with ``awa:`` are reserved.
         tags: up to 20 labels.
@@ -180,8 +180,8 @@ Verdict = None | RetryAfter | Snooze | Cancel | WaitForCallback | FinalizationRe
 class InsertedJob:
     """What an insert did.
 
-    Shape: `inserted` is False when a unique key was taken and the policy was `return_existing` (`id` is the job that holds
-    it) or `skip` (`id` is that job's, or None when it went away meanwhile).
+    Shape: `inserted` is False when a unique key was taken and the policy was `return_existing` (`id` is the job that
+    holds it) or `skip` (`id` is that job's, or None when it went away meanwhile).
     """
 
     id: int
@@ -230,6 +230,10 @@ class AttemptControl(Protocol):
     def client(self) -> Any:
         """The client that runs the attempt."""
 
+    @property
+    def instance(self) -> uuid.UUID:
+        """The incarnation that holds the attempt's lease."""
+
     def is_cancelled(self) -> bool:
         """Whether the attempt was asked to stop."""
 
@@ -268,7 +272,7 @@ class Job(Generic[A_co]):
     def __init__(
         self,
         *,
-        id: int,  # noqa: A002 - the public name of the field
+        id: int,
         kind: str,
         queue: str,
         args: A_co,

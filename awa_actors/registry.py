@@ -105,7 +105,8 @@ class Registry:
     ) -> Callable[[Callable[[Job[A]], F]], Callable[[Job[A]], F]]:
         """Register the handler of an args class, as a decorator.
 
-        `async def` handlers run in the event loop and are cancelled in their scope; plain `def` handlers run in a thread.
+        `async def` handlers run in the event loop and are cancelled in their scope; plain `def` handlers run in a
+        thread.
 
         Raises:
             AlreadyRegistered: the kind has a handler.
@@ -121,16 +122,14 @@ class Registry:
             _check_takes_one(handler, "a handler takes one job")
             if completion is Completion.CALLER_OWNED and ("completed", declared.kind) in self.follow_ups:
                 raise UsageError(_NO_COMPLETED_SPECS.format(kind=declared.kind))
-            is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-                getattr(handler, "__call__", None)
-            )
+            is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
             self.workers[declared.kind] = WorkerSpec(declared.kind, declared.queue, args, handler, is_async, completion)
             return handler
 
         return register
 
     def on_event(self, args: type[A]) -> Callable[[Observer[A]], Observer[A]]:
-        """Register an observer of a kind's events: best effort, in this process. What must not be lost is a follow-up."""
+        """Register an observer of a kind's events: best effort, in this process; a follow-up is what is not lost."""
         declared = self._declare(args)
 
         def register(observer: Observer[A]) -> Observer[A]:

@@ -1,4 +1,4 @@
-"""One running attempt: its scope, the cause if the runtime stops it, and the boundary that turns any ending into a decision."""
+"""One running attempt: its scope, the cause if the runtime stops it, and the boundary where any ending is judged."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class Attempt:
         Args:
             call: runs a plain `def` handler (in a thread); None for `async def`, which is awaited right here.
 
-        Cancellation: a cancelled surrounding means shutdown; the decision is returned all the same, for the caller to record in a
+        Cancellation: a cancelled surrounding means shutdown; the decision is returned all the same, for the caller to
+        record in a
             shielded, bounded step. KeyboardInterrupt gives the attempt back and goes on up.
         Source: the outcome table of core/outcome.py.
         """
@@ -125,13 +126,15 @@ class Attempt:
             raise
         except BaseException as raised:  # the attempt boundary: nothing a handler does may end the worker
             error = raised
-        if error is None and self.cause is None and not self.scope.cancel_called:
-            if (
-                value is None
-                and self.spec.completion is Completion.RUNTIME
-                and trio.current_effective_deadline() != PARENT_IS_CANCELLED
-            ):
-                return _COMPLETED
+        if (
+            error is None
+            and value is None
+            and self.cause is None
+            and not self.scope.cancel_called
+            and self.spec.completion is Completion.RUNTIME
+            and trio.current_effective_deadline() != PARENT_IS_CANCELLED
+        ):
+            return _COMPLETED
         return self._judge(value, error)
 
     def _judge(self, value: Any, error: BaseException | None) -> Decision:
@@ -153,7 +156,7 @@ class Attempt:
                 max_attempts=self.claimed.max_attempts,
                 interrupted=0 if job is None else int(job._extra("interrupted") or 0),
                 interrupted_bound=self.interrupted_bound,
-                jitter=random.random(),  # noqa: S311 - spreads retries, guards nothing
+                jitter=random.random(),
                 caller_owned=self.spec.completion is Completion.CALLER_OWNED,
             )
         )

@@ -26,9 +26,9 @@ from awa_actors.errors import StoreError, ValidationError
 from awa_actors.events import Started
 from awa_actors.jobs import JobState
 from awa_actors.registry import Registry, WorkerSpec
+from awa_actors.store import caller_owned
 from awa_actors.store.claim import Claim, Claimed
 from awa_actors.store.pool import Pool
-from awa_actors.store import caller_owned
 from awa_actors.store.settle import lost, note
 
 logger = logging.getLogger("awa_actors.worker")
@@ -129,7 +129,7 @@ class Crew:
         await self._tell(Ended(attempt, given_back(attempt), 0.0))
 
     async def _check_receipt(self, attempt: Attempt) -> None:
-        """A receipt says the handler's transaction completed the job; look, since that transaction may have been rolled back."""
+        """A receipt says the handler's transaction completed the job; look, since it may have been rolled back."""
         claimed = attempt.claimed
         async with self.pool.acquire() as session:
             state = await caller_owned.attempt_state(session, claimed.job_id, claimed.run_lease, attempt.instance)

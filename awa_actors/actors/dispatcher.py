@@ -85,7 +85,7 @@ class Dispatcher:
                     delay = BACKOFF_FIRST
                 except StoreError as error:
                     logger.warning("queue %s: cannot claim, trying again in %.1f s: %s", self.queue.name, delay, error)
-                    await trio.sleep(delay * (0.75 + random.random() / 2))  # noqa: S311 - spreads retries
+                    await trio.sleep(delay * (0.75 + random.random() / 2))
                     delay = min(delay * 2, BACKOFF_MOST)
 
     async def _turn(self) -> None:
@@ -105,10 +105,11 @@ class Dispatcher:
         if self._bucket is not None:
             self._bucket.give_back(wanted - got)
         if got >= wanted:
-            # Let the attempts that were just started end in the same turn of the loop, so that the next claim is a large one.
+            # Let the attempts that were just started end in the same turn of the loop, so that the next claim is a
+            # large one.
             await trio.lowlevel.checkpoint()
         elif not await self._sleep_is_marked():
-            await self._wait(self.queue.poll_interval * (0.9 + random.random() / 5))  # noqa: S311 - de-phases processes
+            await self._wait(self.queue.poll_interval * (0.9 + random.random() / 5))
 
     async def _claim(self, wanted: int) -> int:
         """One claim; with a hint that came back short, once more from the beginning."""

@@ -1,7 +1,7 @@
 """The follow-up dispatcher: owns the closures, returns values, and touches nobody's connection.
 
-Senders that hold a transaction ask it for jobs and insert them there themselves. Rescues tell it what is already durable; those
-follow-ups are inserted best effort, in a task of their own, on a connection of their own.
+Senders that hold a transaction ask it for jobs and insert them there themselves. Rescues tell it what is already
+durable; those follow-ups are inserted best effort, in a task of their own, on a connection of their own.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FollowUps:
     dropped: int = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer until cancelled or the last sender has gone; then finish the rescues that are already told, within RESCUE_TAIL."""
+        """Answer until cancelled or the last sender has gone; then RESCUE_TAIL for rescues that are already told."""
         rescues_in, rescues_out = trio.open_memory_channel[RescueCommitted](RESCUES_WAITING)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deliver, rescues_out, name="rescued follow-ups")

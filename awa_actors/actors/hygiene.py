@@ -44,7 +44,8 @@ class Hygiene:
         retention = await hygiene.completed_retention(session, self.settings.completed_retention)
         for ring in rings.values():
             full = sum(slot.bytes > 0 for slot in slots if slot.ring == ring.name)
-            if self._should_turn(ring, slots) and await hygiene.turn(session, ring) is None and full == hygiene.SLOTS[ring.name]:
+            turned = not self._should_turn(ring, slots) or await hygiene.turn(session, ring) is not None
+            if not turned and full == hygiene.SLOTS[ring.name]:
                 blocked = await self._make_room(session, ring, slots) or blocked
             for slot in slots:
                 if slot.ring == ring.name and slot.number != ring.slot and slot.bytes > 0:
@@ -68,7 +69,7 @@ class Hygiene:
         return ring.age >= share or size > self.settings.segment_rows * BYTES_PER_BODY
 
     async def _make_room(self, session: Session, ring: Ring, slots: list[Slot]) -> str | None:
-        """The segment ring is full: the oldest history goes early, and says so. Other rings wait for a slot to empty."""
+        """The segment ring is full: the oldest history goes early, and says so. Other rings wait for a slot."""
         if ring.name != "segments":
             return f"every slot of the {ring.name} ring is in use"
         for number in [(ring.slot + step) % hygiene.SLOTS["segments"] for step in range(1, hygiene.SLOTS["segments"])]:

@@ -1,4 +1,4 @@
-"""A lane is a step and an interval: one bounded pass, run again and again, alone with its connection and its failures."""
+"""A lane is a step and an interval: one bounded pass, run again and again, alone with its connection and failures."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ class Lane:
         if self.health.failures == 3:
             logger.error("lane %s is unhealthy: %s", self.step.name, self.health.last_error)
         else:
-            logger.warning("lane %s failed (%d): %s", self.step.name, self.health.failures, str(error) or type(error).__name__)
+            logger.warning(
+                "lane %s failed (%d): %s", self.step.name, self.health.failures, str(error) or type(error).__name__
+            )
         if self.vital and self.health.failures >= self.failures_allowed:
             raise LaneDown(f"{self.step.name}: {self.health.last_error}")
         return min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(self.health.failures - 1, 10))

@@ -1,7 +1,9 @@
 """Leadership is a cancel scope over a lease row.
 
-A term runs under a scope whose deadline is the time a renewal was SENT plus trust. A good renewal moves it; a lost connection cuts
-it at once; a failed or unknown renewal counts as loss. Safety does not rest on this: every maintenance write is its own guard.
+A term runs under a scope whose deadline is the time a renewal was SENT plus trust. A good renewal moves it; a lost
+connection cuts
+it at once; a failed or unknown renewal counts as loss. Safety does not rest on this: every maintenance write is its
+own guard.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Leader:
             self._scope.cancel()
 
     async def run(self) -> None:
-        """Stand, hold, stand again, until cancelled. Resigning is the last act; a stopping process never campaigns again."""
+        """Stand, hold, stand again, until cancelled. Resigning is the last act; whoever stops never campaigns again."""
         async with OwnConnection(self.pool, "maintenance leader") as connection:
             while True:
                 try:

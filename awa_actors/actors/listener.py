@@ -1,4 +1,4 @@
-"""One connection that listens: new work, cancellations, leadership. Wake-ups only shorten a wait; nothing depends on them."""
+"""One connection that listens: new work, cancellations, leadership. Wake-ups only shorten a wait."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Listener:
             cancel(*key)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled; reconnect with back-off, then wake everybody once, since anything may have been missed."""
+        """Listen until cancelled; reconnect with back-off, then wake everybody once: anything may have been missed."""
         if not self.pool.settings.listens:
             task_status.started()
             return

@@ -26,6 +26,7 @@ from awa_actors.actors.rescue import Rescue
 from awa_actors.config import MaintenanceSettings
 from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL
 from awa_actors.errors import ValidationError
+from awa_actors.events import Event
 from awa_actors.registry import Registry
 from awa_actors.store.pool import Pool
 from awa_actors.store.rescue import RescuedJob
@@ -115,7 +116,8 @@ class Maintenance:
 
     def describe(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Lanes and details, as the instance row publishes them."""
-        lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in self.lanes} if self.is_leader else {}
+        leading = self.lanes if self.is_leader else ()
+        lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in leading}
         details = {
             "leader": self.is_leader,
             "term": self.term,
@@ -143,7 +145,7 @@ class Maintenance:
 
     def _rescued(self, rescued: list[RescuedJob]) -> None:
         """Tell the dispatcher and the observers what is durable; never wait for either."""
-        followed = []
+        followed: list[tuple[str, Event[Any]]] = []
         for one in rescued:
             kind = one.job.kind
             args_type = self.registry.args_types.get(kind)

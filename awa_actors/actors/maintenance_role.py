@@ -1,4 +1,4 @@
-"""The maintenance role: everything a process needs that only keeps a database moving. It has no dispatcher and no handlers."""
+"""The maintenance role: what a process needs that only keeps a database moving. No dispatcher, no handlers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class MaintenanceRole:
         Raises:
             SchemaNotMigrated, SchemaNewerThanCode: before `started`.
 
-        Cancellation: lanes end within a second, the lease is given back, committed rescues get a second for their follow-ups.
+        Cancellation: lanes end within a second, the lease is given back, committed rescues get a second for their
+        follow-ups.
         """
         async with self.pool.acquire() as session:
             await check(session)

@@ -1,4 +1,4 @@
-"""What the actors of a process say to each other. Closed unions of frozen values; a reply slot where an answer is awaited."""
+"""What the actors of a process say to each other: closed unions of frozen values, with a reply slot for an answer."""
 
 from __future__ import annotations
 

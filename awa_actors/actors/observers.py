@@ -12,7 +12,7 @@ from awa_actors.events import Event
 from awa_actors.registry import Registry
 
 MAILBOX = 10_000
-"""Events waiting for slow observers; beyond that they are dropped and counted, since observation must not hold up work."""
+"""Events waiting for slow observers; beyond that they are dropped and counted: observation must not hold up work."""
 OBSERVER_LIMIT = 30.0
 """Seconds one observer may take for one event."""
 

@@ -17,7 +17,7 @@ from awa_actors.store.rescue import RescuedJob
 
 
 def claimed_row(claimed: Claimed, queue: str, state: JobState, at: dt.datetime | None) -> JobRow:
-    """The row of a claimed attempt in a state it reached at a time of the database's; no second read is needed for it."""
+    """The row of a claimed attempt in a state it reached at a time of the database's; needs no second read."""
     extras: dict[str, Any] = {} if claimed.extras is None else orjson.loads(claimed.extras)
     return JobRow(
         id=claimed.job_id,

@@ -28,7 +28,7 @@ class Promote:
     async def run(self, session: Session, rows: int) -> StepReport:
         """One batch."""
         promoted = await promote(session, rows)
-        blocked = f"{promoted.failed} jobs could not be promoted and were recorded as failed" if promoted.failed else None
+        blocked = f"{promoted.failed} jobs could not be promoted: recorded as failed" if promoted.failed else None
         if promoted.due_in is not None and promoted.due_in <= 0:
             return StepReport(promoted.moved, more=True, blocked=blocked)
         wait = self.interval if promoted.due_in is None else min(self.interval, max(SOONEST, promoted.due_in))

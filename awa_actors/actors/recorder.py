@@ -1,7 +1,7 @@
 """Records ends of attempts in batches, each with the follow-up jobs that belong to it: both are committed, or neither.
 
-Two of these run in a worker: the completer takes plain completions, reschedule takes everything else, so that a storm of failures
-does not slow successes. Each owns one connection, so handlers that use up the pool starve neither.
+Two of these run in a worker: the completer takes plain completions, reschedule takes everything else, so that a storm
+of failures does not slow successes. Each owns one connection, so handlers that use up the pool starve neither.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Recorder:
 
     async def record(self, session: Session, batch: list[Ended]) -> None:
         """Record a batch once, with follow-ups and events."""
-        plain, followed = [], []
+        plain: list[Ended] = []
+        followed: list[Ended] = []
         for ended in batch:
             (followed if self._has_specs(ended) else plain).append(ended)
         if plain:
@@ -110,7 +111,9 @@ class Recorder:
             await self._record_followed(session, followed)
 
     async def record_plainly(self, session: Session, batch: list[Ended]) -> None:
-        """Record a stopping worker's last ends. The dispatcher has gone by then, so an outcome with follow-ups is not written:
+        """Record a stopping worker's last ends.
+
+        The dispatcher has gone by then, so an outcome with follow-ups is not written:
         its attempt goes back, uncounted, and its next run commits both.
         """
         plain = [attrs.evolve(ended, decision=GIVE_BACK) if self._has_specs(ended) else ended for ended in batch]
@@ -144,11 +147,12 @@ class Recorder:
         for ended in batch:
             if ended.attempt.claimed.job_id not in landed:
                 logger.warning("job %d: its attempt %d had been taken away; outcome %s is dropped",
-                               ended.attempt.claimed.job_id, ended.attempt.claimed.attempt, ended.decision.outcome.value)  # fmt: skip
+                               ended.attempt.claimed.job_id, ended.attempt.claimed.attempt,
+                               ended.decision.outcome.value)  # fmt: skip
         return landed
 
     async def _record_followed(self, session: Session, batch: list[Ended]) -> None:
-        """One transaction for all; if a closure or an insert fails, the batch is redone without the job it belongs to."""
+        """One transaction for all; if a closure or an insert fails, the batch is redone without its job."""
         failed: dict[int, SpecFailed] = {}
         rest = batch
         while rest:
@@ -198,7 +202,7 @@ class Recorder:
         return jobs, failed
 
     async def _record_without(self, session: Session, ended: Ended, failure: SpecFailed) -> None:
-        """A follow-up failed: run the attempt again with that error, or, after enough failures, commit the outcome without it."""
+        """A follow-up failed: run the attempt again with that error; after enough failures, commit without it."""
         claimed = ended.attempt.claimed
         earlier = 0 if ended.attempt.job is None else int(ended.attempt.job.metadata.get(follow_ups.FAILURES_KEY, 0))
         text = f"follow-up {failure.spec} failed: {failure.error}"

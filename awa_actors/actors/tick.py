@@ -54,4 +54,6 @@ async def tick(pool: Pool, steps: Sequence[Step], budget: Budget) -> TickReport:
                             break
             except AwaError as error:
                 errors[step.name] = str(error)
-    return TickReport(done, tuple(step.name for step in steps if step.name in remaining), errors, time.monotonic() - began)
+    return TickReport(
+        done, tuple(step.name for step in steps if step.name in remaining), errors, time.monotonic() - began
+    )

@@ -1,8 +1,9 @@
 """The worker: runs handlers for a set of queues, and stands for maintenance too unless told not to.
 
-Two endings. `drain` stops claiming, lets handlers finish with beats and cancellation still on, flushes, and is done. Cancelling
-the scope of `run` stops now: handlers are cancelled in their scopes, and what became of them is recorded in one shielded,
-bounded step.
+Two endings. `drain` stops claiming, lets handlers finish with beats and cancellation still on, flushes, and is done.
+Cancelling
+the scope of `run` stops now: handlers are cancelled in their scopes, and what became of them is recorded in one
+shielded, bounded step.
 """
 
 from __future__ import annotations
@@ -72,6 +73,24 @@ class Worker:
 
 
 @attrs.frozen(eq=False)
+class _Mailboxes:
+    """The channels between a worker's actors; senders are closed by whoever holds them."""
+
+    completions: tuple[trio.MemorySendChannel[Ended], trio.MemoryReceiveChannel[Ended]]
+    others: tuple[trio.MemorySendChannel[Ended], trio.MemoryReceiveChannel[Ended]]
+    questions: tuple[trio.MemorySendChannel[FollowUpMessage], trio.MemoryReceiveChannel[FollowUpMessage]]
+
+    @classmethod
+    def open(cls) -> _Mailboxes:
+        """Open all of them."""
+        return cls(
+            trio.open_memory_channel[Ended](MAILBOX),
+            trio.open_memory_channel[Ended](MAILBOX),
+            trio.open_memory_channel[FollowUpMessage](FOLLOW_UPS_MAILBOX),
+        )
+
+
+@attrs.frozen(eq=False)
 class WorkerActor:
     """Everything one worker needs to run."""
 
@@ -91,79 +110,56 @@ class WorkerActor:
         """
         async with self.pool.acquire() as session:
             await check(session)
-        listener = Listener(self.pool, "worker")
-        liveness = self._liveness()
-        completions_in, completions_out = trio.open_memory_channel[Ended](MAILBOX)
-        others_in, others_out = trio.open_memory_channel[Ended](MAILBOX)
-        questions_in, questions_out = trio.open_memory_channel[FollowUpMessage](FOLLOW_UPS_MAILBOX)
-        observers = Observers(self.registry)
-        allowed = self.settings.follow_up_failures
-        recorders = [
-            Recorder(
-                "completer",
-                self._own("completer"),
-                self.registry,
-                completions_out,
-                questions_in.clone(),
-                observers,
-                allowed,
-            ),
-            Recorder(
-                "reschedule",
-                self._own("reschedule"),
-                self.registry,
-                others_out,
-                questions_in.clone(),
-                observers,
-                allowed,
-            ),
-        ]
-        dispatcher_actor = FollowUps(self.registry, self._own("follow-ups"), questions_out)
+        boxes, observers = _Mailboxes.open(), Observers(self.registry)
+        listener, liveness = Listener(self.pool, "worker"), self._liveness()
+        recorders = [self._recorder("completer", boxes.completions[1], boxes, observers)]
+        recorders.append(self._recorder("reschedule", boxes.others[1], boxes, observers))
         maintenance = None
         if self.maintenance is not None:
             maintenance = Maintenance.build(
-                self.pool, self.registry, self.maintenance, liveness, listener, questions_in.clone(), observers
+                self.pool, self.registry, self.maintenance, liveness, listener, boxes.questions[0].clone(), observers
             )
         handle = Worker(str(liveness.instance), tuple(queue.name for queue in self.queues), maintenance)
-        crew: Crew | None = None
         try:
             async with trio.open_nursery() as services:
-                await services.start(dispatcher_actor.run, name="follow-up dispatcher")
-                await services.start(observers.run, name="observers")
-                for recorder in recorders:
-                    await services.start(recorder.run, name=recorder.name)
-                await services.start(liveness.run, name="liveness")
+                await self._start_services(services, boxes, observers, recorders, liveness)
                 async with trio.open_nursery() as attempts:
-                    crew = handle._crew = Crew(
-                        self.client,
-                        self.pool,
-                        self.registry,
-                        self.settings,
-                        liveness,
-                        observers,
-                        completions_in,
-                        others_in,
-                        attempts,
-                    )
-                    await self._dispatch(crew, listener, services, handle, maintenance, task_status)
-                    liveness.state = "draining"
-                # Every handler has ended; everything told is flushed, then the services go, the beat last.
-                for sender in (completions_in, others_in):
-                    sender.close()
-                await self._flushed(recorders)
-                observers.close()
-                with trio.move_on_after(OBSERVERS_TAIL):
-                    await observers.ended.wait()
+                    handle._crew = Crew(
+                        self.client, self.pool, self.registry, self.settings, liveness, observers,
+                        boxes.completions[0], boxes.others[0], attempts,
+                    )  # fmt: skip
+                    await self._dispatch(handle, handle._crew, listener, services, task_status)
+                await self._flush(boxes, observers, recorders)
                 services.cancel_scope.cancel()
         finally:
             with trio.move_on_after(self.settings.shutdown_write, shield=True) as bound:
-                await self._last_step(crew, recorders, liveness)
+                await self._last_step(handle._crew, recorders, liveness)
             if bound.cancelled_caught:
-                logger.error(
-                    "the last step took longer than %.0f s; what it did not record is rescued",
-                    self.settings.shutdown_write,
-                )
+                logger.error("the last step was cut off; what it did not record is rescued")
             handle._ended.set()
+
+    async def _start_services(
+        self,
+        services: trio.Nursery,
+        boxes: _Mailboxes,
+        observers: Observers,
+        recorders: Sequence[Recorder],
+        liveness: LivenessActor,
+    ) -> None:
+        follow_ups = FollowUps(self.registry, self._own("follow-ups"), boxes.questions[1])
+        await services.start(follow_ups.run, name="follow-up dispatcher")
+        await services.start(observers.run, name="observers")
+        for recorder in recorders:
+            await services.start(recorder.run, name=recorder.name)
+        await services.start(liveness.run, name="liveness")
+
+    def _recorder(
+        self, name: str, mailbox: trio.MemoryReceiveChannel[Ended], boxes: _Mailboxes, observers: Observers
+    ) -> Recorder:
+        return Recorder(
+            name, self._own(name), self.registry, mailbox, boxes.questions[0].clone(), observers,
+            self.settings.follow_up_failures,
+        )  # fmt: skip
 
     def _own(self, name: str) -> OwnConnection:
         return OwnConnection(self.pool, f"worker {name}")
@@ -183,11 +179,10 @@ class WorkerActor:
 
     async def _dispatch(
         self,
+        handle: Worker,
         crew: Crew,
         listener: Listener,
         services: trio.Nursery,
-        handle: Worker,
-        maintenance: Maintenance | None,
         task_status: trio.TaskStatus[Worker],
     ) -> None:
         """Claim until the drain begins. Cancel-listening, beats and maintenance stay on after it."""
@@ -201,25 +196,28 @@ class WorkerActor:
             listener.on(queue_channel(dispatcher.queue.name), dispatcher.wake)
         await services.start(listener.run, name="listener")
         services.start_soon(crew.watch, name="watch running attempts")
-        if maintenance is not None:
-            await services.start(maintenance.run, name="maintenance candidate")
-            crew.liveness.describe = maintenance.describe
+        if handle.maintenance is not None:
+            await services.start(handle.maintenance.run, name="maintenance candidate")
+            crew.liveness.describe = handle.maintenance.describe
         async with trio.open_nursery() as claiming:
             for dispatcher in dispatchers:
                 await claiming.start(dispatcher.run, name=f"dispatcher {dispatcher.queue.name}")
-            logger.info(
-                "worker %s runs %d kinds on queues %s",
-                handle.instance,
-                len(self.registry.workers),
-                ", ".join(handle.queues),
-            )
+            kinds, queues = len(self.registry.workers), ", ".join(handle.queues)
+            logger.info("worker %s runs %d kinds on queues %s", handle.instance, kinds, queues)
             task_status.started(handle)
             await handle._draining.wait()
             claiming.cancel_scope.cancel()
+        crew.liveness.state = "draining"
 
-    async def _flushed(self, recorders: Sequence[Recorder]) -> None:
+    async def _flush(self, boxes: _Mailboxes, observers: Observers, recorders: Sequence[Recorder]) -> None:
+        """Every handler has ended: write what was told and show it to the observers; the services go after that."""
+        boxes.completions[0].close()
+        boxes.others[0].close()
         for recorder in recorders:
             await recorder.ended.wait()
+        observers.close()
+        with trio.move_on_after(OBSERVERS_TAIL):
+            await observers.ended.wait()
 
     async def _last_step(self, crew: Crew | None, recorders: Sequence[Recorder], liveness: LivenessActor) -> None:
         """Record what ended but was not written, and give back whatever this instance still holds."""

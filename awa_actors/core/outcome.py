@@ -1,7 +1,7 @@
 """The attempt boundary's table: what is recorded for every way an attempt can end. Pure; each row is a test.
 
-The cause (deadline, cancel, shutdown, lost lease) is set on the attempt before its scope is cancelled, and it wins over whatever
-the handler then does.
+The cause (deadline, cancel, shutdown, lost lease) is set on the attempt before its scope is cancelled, and it wins
+over whatever the handler then does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The beat: one small write per process, from a thread of its own, with its own loop and connection.
 
-A handler that blocks the event loop does not stop it, so the process does not look dead; the thread watches the loop, so that a
-wedged process does not look alive for ever.
+A handler that blocks the event loop does not stop it, so the process does not look dead; the thread watches the loop,
+so that a wedged process does not look alive for ever.
 """
 
 from __future__ import annotations

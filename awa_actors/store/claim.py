@@ -73,8 +73,8 @@ async def claim(
     if row is None or row["job_ids"] is None:
         return Claim([], [])
     columns = (
-        row["job_ids"], row["run_leases"], row["lslots"], row["attempts"], row["max_attempts"], row["priorities"], row["kinds"],
-        row["args"], row["created_at"], row["run_at"], row["deadline_at"], row["extras"],
+        row["job_ids"], row["run_leases"], row["lslots"], row["attempts"], row["max_attempts"], row["priorities"],
+        row["kinds"], row["args"], row["created_at"], row["run_at"], row["deadline_at"], row["extras"],
     )  # fmt: skip
     # A row without a kind ended at the claim, as a duplicate.
     return Claim(

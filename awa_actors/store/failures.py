@@ -6,7 +6,14 @@ import asyncio
 
 import asyncpg
 
-from awa_actors.errors import SchemaNotMigrated, StaleAttempt, StoreError, TransientStoreError, UniqueConflict, ValidationError
+from awa_actors.errors import (
+    SchemaNotMigrated,
+    StaleAttempt,
+    StoreError,
+    TransientStoreError,
+    UniqueConflict,
+    ValidationError,
+)
 
 UNIQUE_CONSTRAINT = "idx_awa_jobs_unique"
 

@@ -15,7 +15,8 @@ FROM awa_queue.ring_turns ORDER BY ring, generation DESC
 SLOT_SIZES = """
 SELECT r.ring, s.slot, pg_catalog.pg_relation_size(('awa_queue.' || r.tables || '_' || s.slot)::regclass) AS bytes,
        extract(epoch FROM clock_timestamp() - (
-           SELECT n.turned_at FROM awa_queue.ring_turns t JOIN awa_queue.ring_turns n ON n.ring = t.ring AND n.generation = t.generation + 1
+           SELECT n.turned_at FROM awa_queue.ring_turns t JOIN awa_queue.ring_turns n ON n.ring = t.ring AND
+           n.generation = t.generation + 1
            WHERE t.ring = r.ring AND t.slot = s.slot ORDER BY t.generation DESC LIMIT 1))::float8 AS sealed_for
 FROM (VALUES ('segments', 'bodies', 8), ('ready', 'ready', 8), ('leases', 'leases', 4)) AS r (ring, tables, slots)
 CROSS JOIN LATERAL generate_series(0, r.slots - 1) AS s (slot)
@@ -48,7 +49,7 @@ class Ring:
 
 @attrs.frozen
 class Slot:
-    """One slot; `bytes` is 0 only when it was truncated or never used, `sealed_for` is seconds since it stopped being current."""
+    """One slot; `bytes` 0: truncated or never used; `sealed_for`: seconds since it stopped being current."""
 
     ring: str
     number: int
@@ -58,7 +59,7 @@ class Slot:
 
 @attrs.frozen
 class Truncation:
-    """What became of one slot: truncated, empty, current, live, history, or busy (then `blocker` is a server process id)."""
+    """What became of one slot: truncated, empty, current, live, history, or busy (`blocker` is a server process id)."""
 
     ring: str
     slot: int
@@ -75,7 +76,10 @@ async def rings(session: Session) -> dict[str, Ring]:
 
 async def slots(session: Session) -> list[Slot]:
     """Every slot of every ring with its size on disk."""
-    return [Slot(row["ring"], row["slot"], row["bytes"], row["sealed_for"] or 0.0) for row in await session.fetch(SLOT_SIZES)]
+    return [
+        Slot(row["ring"], row["slot"], row["bytes"], row["sealed_for"] or 0.0)
+        for row in await session.fetch(SLOT_SIZES)
+    ]
 
 
 async def turn(session: Session, ring: Ring) -> int | None:

@@ -1,4 +1,4 @@
-"""Enqueue: turn args and options into the parameters of one statement. Pure, so that bridges share it with the client."""
+"""Enqueue: turn args and options into the parameters of one statement. Pure, so that bridges share it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from awa_actors.jobs import (
 )
 
 INSERT_JOBS = """
-SELECT ids, inserted FROM awa.insert_jobs($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[])
+SELECT ids, inserted FROM awa.insert_jobs($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[],
+$6::text[])
 """
 
 NO_OPTIONS = InsertOpts()
@@ -148,7 +149,8 @@ def _unique(
 def parameters(jobs: Sequence[NewJob]) -> tuple[list[Any] | None, ...]:
     """Give the arguments of :data:`INSERT_JOBS`. What all jobs share is sent once.
 
-    Shape: six arrays; args one per job, the others one per job or a single value for all; options None when no job has any.
+    Shape: six arrays; args one per job, the others one per job or a single value for all; options None when no job has
+    any.
     """
     return (
         [job.args for job in jobs],

@@ -17,14 +17,16 @@ VALUES ($1, $2, $3, $4, $5, make_interval(secs => $6), $7, $8::text::jsonb, $9::
 # A row that was declared dead is not beaten alive again: this instance's attempts are already going elsewhere.
 BEAT = "UPDATE awa.instances SET last_beat_at = clock_timestamp() WHERE id = $1 AND dead_at IS NULL RETURNING true"
 PUBLISH = """
-UPDATE awa.instances SET state = $2, lanes = $3::text::jsonb, details = $4::text::jsonb WHERE id = $1 AND dead_at IS NULL
+UPDATE awa.instances SET state = $2, lanes = $3::text::jsonb, details = $4::text::jsonb WHERE id = $1 AND dead_at IS
+NULL
 """
 # Releasing happens in one transaction with the declaration: whoever sees the instance dead may take its attempts.
 LEAVE = """
 UPDATE awa.instances SET dead_at = clock_timestamp(), state = 'stopped' WHERE id = $1 AND dead_at IS NULL
 """
 LIST = """
-SELECT id::text, role, hostname, pid, version, state, started_at, last_beat_at, dead_at, kinds, queues::text, lanes::text, details::text,
+SELECT id::text, role, hostname, pid, version, state, started_at, last_beat_at, dead_at, kinds, queues::text,
+lanes::text, details::text,
        extract(epoch FROM clock_timestamp() - last_beat_at)::float8 AS beat_age,
        dead_at IS NULL AND last_beat_at + stale_after >= clock_timestamp() AS alive
 FROM awa.instances WHERE dead_at IS NULL OR $1 ORDER BY started_at
@@ -88,7 +90,8 @@ async def instances(session: Session, *, with_dead: bool = False) -> list[Instan
     """Registered processes, oldest first."""
     return [
         Instance(
-            row["id"], row["role"], row["hostname"], row["pid"], row["version"], row["state"], row["alive"], row["beat_age"],
+            row["id"], row["role"], row["hostname"], row["pid"], row["version"], row["state"], row["alive"],
+            row["beat_age"],
             tuple(row["kinds"]), orjson.loads(row["queues"]), orjson.loads(row["lanes"]), orjson.loads(row["details"]),
         )
         for row in await session.fetch(LIST, with_dead)

@@ -15,7 +15,8 @@ CANCEL = "SELECT awa.cancel_job($1, $2)"
 RETRY = "SELECT awa.retry_job($1)"
 LIST = """
 SELECT to_jsonb(j.*) AS job FROM awa.jobs j
-WHERE ($1::text IS NULL OR j.state = $1::awa.job_state) AND ($2::text IS NULL OR j.kind = $2) AND ($3::text IS NULL OR j.queue = $3)
+WHERE ($1::text IS NULL OR j.state = $1::awa.job_state) AND ($2::text IS NULL OR j.kind = $2) AND ($3::text IS NULL OR
+j.queue = $3)
   AND ($4::text IS NULL OR $4 = ANY (j.tags)) AND ($5::bigint IS NULL OR j.id < $5)
 ORDER BY j.id DESC LIMIT $6
 """
@@ -35,7 +36,7 @@ async def find(session: Session, job_id: int) -> JobRow | None:
 
 
 async def cancel(session: Session, job_id: int, reason: str) -> tuple[JobRow, JobState] | None:
-    """Cancel a job that has not ended; returns the row and the state it came from, or None when there is no such job alive."""
+    """Cancel a job that has not ended; returns the row and the state it came from, or None when none is alive."""
     return _found(await session.fetchval(CANCEL, job_id, reason))
 
 

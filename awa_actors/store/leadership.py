@@ -8,18 +8,21 @@ import attrs
 
 from awa_actors.store.pool import Session
 
-# Take the lease when it is free: expired, given up, or its holder's session is gone from the server (where sessions mean
+# Take the lease when it is free: expired, given up, or its holder's session is gone from the server (where sessions
+# mean
 # something). One statement; the conflicting row is locked, so two candidates cannot both win.
 ACQUIRE = """
 INSERT INTO awa.leadership AS l
     (name, holder, term, expires_at, backend_pid, backend_start, sessions_matter, acquired_at, renewed_at)
-SELECT $1, $2, nextval('awa.leadership_term_seq'), clock_timestamp() + make_interval(secs => $3), a.pid, a.backend_start, $4,
+SELECT $1, $2, nextval('awa.leadership_term_seq'), clock_timestamp() + make_interval(secs => $3), a.pid,
+a.backend_start, $4,
        clock_timestamp(), clock_timestamp()
 FROM (SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid()) a
 ON CONFLICT (name) DO UPDATE SET
-    holder = excluded.holder, term = excluded.term, expires_at = excluded.expires_at, backend_pid = excluded.backend_pid,
-    backend_start = excluded.backend_start, sessions_matter = excluded.sessions_matter, acquired_at = excluded.acquired_at,
-    renewed_at = excluded.renewed_at, resign_requested = false
+    holder = excluded.holder, term = excluded.term, expires_at = excluded.expires_at, backend_pid =
+    excluded.backend_pid,
+    backend_start = excluded.backend_start, sessions_matter = excluded.sessions_matter, acquired_at =
+    excluded.acquired_at, renewed_at = excluded.renewed_at, resign_requested = false
 WHERE l.holder IS NULL OR l.expires_at < clock_timestamp()
    OR (l.sessions_matter AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
                                          WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start))
@@ -29,7 +32,8 @@ RETURNING term
 LOOK = """
 SELECT l.holder, l.term, extract(epoch FROM l.expires_at - clock_timestamp())::float8 AS left,
        l.holder IS NOT NULL AND (NOT l.sessions_matter OR EXISTS (
-           SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start)) AS session_alive
+           SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.backend_pid AND a.backend_start =
+           l.backend_start)) AS session_alive
 FROM awa.leadership l WHERE l.name = $1
 """
 RENEW = """
@@ -41,7 +45,8 @@ UPDATE awa.leadership SET holder = NULL, expires_at = clock_timestamp()
 WHERE name = $1 AND holder = $2 AND term = $3 RETURNING pg_catalog.pg_notify('awa:leader', 'resigned')
 """
 REQUEST_RESIGN = """
-UPDATE awa.leadership SET resign_requested = true WHERE name = $1 AND holder IS NOT NULL AND expires_at > clock_timestamp()
+UPDATE awa.leadership SET resign_requested = true WHERE name = $1 AND holder IS NOT NULL AND expires_at >
+clock_timestamp()
 RETURNING term, pg_catalog.pg_notify('awa:leader', 'resign')
 """
 MAINTENANCE = "maintenance"

@@ -36,7 +36,8 @@ _RECORD = "INSERT INTO awa.schema_migrations (version, name, checksum) VALUES ($
 _LOCK = f"SELECT pg_advisory_xact_lock({LOCK_KEY})"
 _HOLDER = f"""
 SELECT l.pid FROM pg_catalog.pg_locks l
-WHERE l.locktype = 'advisory' AND l.granted AND l.classid = {LOCK_KEY >> 32} AND l.objid = {LOCK_KEY & 0xFFFF_FFFF} LIMIT 1
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid = {LOCK_KEY >> 32} AND l.objid = {LOCK_KEY & 0xFFFF_FFFF}
+LIMIT 1
 """
 
 
@@ -100,8 +101,8 @@ async def check(session: Session) -> None:
 async def migrate(session: Session, to: int | None = None) -> list[Migration]:
     """Apply what is missing, up to version `to`.
 
-    Each step is one transaction under an advisory lock that ends with it, so a cancelled or killed run leaves whole steps and no lock;
-    concurrent runs wait for each other and converge. A current schema is only read.
+    Each step is one transaction under an advisory lock that ends with it, so a cancelled or killed run leaves whole
+    steps and no lock; concurrent runs wait for each other and converge. A current schema is only read.
 
     Returns:
         The steps that this call applied.

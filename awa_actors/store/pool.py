@@ -1,4 +1,4 @@
-"""Connections: the only place that owns them. Acquire, release, begin, commit and rollback have shielded, bounded exits.
+"""The only place that owns connections. Acquire, release, begin, commit and rollback have shielded, bounded exits.
 
 A connection whose operation was interrupted is never used again: it is cut, and the next user gets a fresh one.
 """

@@ -9,7 +9,8 @@ import attrs
 from awa_actors.store.pool import Session
 
 PAUSE = """
-INSERT INTO awa.queues AS q (queue, paused, paused_at, paused_by, paused_until) VALUES ($1, true, clock_timestamp(), $2, $3)
+INSERT INTO awa.queues AS q (queue, paused, paused_at, paused_by, paused_until) VALUES ($1, true, clock_timestamp(),
+$2, $3)
 ON CONFLICT (queue) DO UPDATE SET paused = true, paused_at = clock_timestamp(), paused_by = excluded.paused_by,
     paused_until = excluded.paused_until
 """
@@ -22,14 +23,19 @@ SELECT awa.wake(r.queue, awa.queue_channel(r.queue)), true AS resumed FROM resum
 """
 # Exact and live, for one look: what dashboards poll is stored by admin refresh.
 STATS = """
-SELECT j.queue, count(*) FILTER (WHERE j.state = 'available') AS available, count(*) FILTER (WHERE j.state = 'running') AS running,
-       count(*) FILTER (WHERE j.state = 'scheduled') AS scheduled, count(*) FILTER (WHERE j.state = 'retryable') AS retryable,
-       count(*) FILTER (WHERE j.state = 'waiting_external') AS waiting_external, count(*) FILTER (WHERE j.state = 'failed') AS failed,
-       count(*) FILTER (WHERE j.state = 'cancelled') AS cancelled, count(*) FILTER (WHERE j.state = 'completed') AS completed
+SELECT j.queue, count(*) FILTER (WHERE j.state = 'available') AS available, count(*) FILTER (WHERE j.state = 'running')
+AS running,
+       count(*) FILTER (WHERE j.state = 'scheduled') AS scheduled, count(*) FILTER (WHERE j.state = 'retryable') AS
+       retryable,
+       count(*) FILTER (WHERE j.state = 'waiting_external') AS waiting_external, count(*) FILTER (WHERE j.state =
+       'failed') AS failed,
+       count(*) FILTER (WHERE j.state = 'cancelled') AS cancelled, count(*) FILTER (WHERE j.state = 'completed') AS
+       completed
 FROM awa.jobs j GROUP BY j.queue ORDER BY j.queue
 """
 SETTINGS = """
-SELECT queue, paused AND coalesce(paused_until > clock_timestamp(), true) AS paused, paused_at, paused_by, paused_until, shards
+SELECT queue, paused AND coalesce(paused_until > clock_timestamp(), true) AS paused, paused_at, paused_by,
+paused_until, shards
 FROM awa.queues ORDER BY queue
 """
 SET_SHARDS = """
@@ -90,7 +96,7 @@ async def settings(session: Session) -> list[QueueSettings]:
 
 
 async def set_shards(session: Session, queue: str, shards: int) -> None:
-    """Spread a queue over shards (1 to 64): order then holds within a shard, and jobs with one ordering_key share one."""
+    """Spread a queue over shards (1 to 64): order then holds within one; jobs with one ordering_key share one."""
     await session.execute(SET_SHARDS, queue, shards)
 
 

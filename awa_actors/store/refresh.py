@@ -7,10 +7,12 @@ from awa_actors.store.pool import Session
 # One statement, one snapshot: counts by state add up to the live jobs at that instant.
 REFRESH_QUEUES = """
 WITH counted AS (
-    SELECT r.queue, 'available' AS state, count(*) AS jobs, min(r.ready_at) AS oldest FROM awa_queue.ready r GROUP BY r.queue
+    SELECT r.queue, 'available' AS state, count(*) AS jobs, min(r.ready_at) AS oldest FROM awa_queue.ready r GROUP BY
+    r.queue
     UNION ALL SELECT r.queue, 'available', count(*), min(r.ready_at) FROM awa_queue.parked_ready r GROUP BY r.queue
     UNION ALL SELECT b.queue, l.state::text, count(*), NULL
-              FROM awa_queue.leases l JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id GROUP BY b.queue, l.state
+              FROM awa_queue.leases l JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id GROUP BY
+              b.queue, l.state
     UNION ALL SELECT d.queue, d.state::text, count(*), NULL FROM awa_queue.deferred_jobs d GROUP BY d.queue, d.state
     UNION ALL SELECT t.queue, t.state::text, count(*), NULL FROM awa_queue.terminal t GROUP BY t.queue, t.state
     UNION ALL SELECT e.queue, 'dead', count(*), NULL FROM awa_queue.dlq_entries e GROUP BY e.queue
@@ -34,8 +36,10 @@ WITH counted AS (
 INSERT INTO awa.queue_stats AS q SELECT s.*, clock_timestamp() FROM summed s
 ON CONFLICT (queue) DO UPDATE SET (available, running, scheduled, retryable, waiting_external, failed, cancelled,
     completed_last_hour, dead_letters, oldest_ready_at, refreshed_at)
-  = (excluded.available, excluded.running, excluded.scheduled, excluded.retryable, excluded.waiting_external, excluded.failed,
-     excluded.cancelled, excluded.completed_last_hour, excluded.dead_letters, excluded.oldest_ready_at, excluded.refreshed_at)
+  = (excluded.available, excluded.running, excluded.scheduled, excluded.retryable, excluded.waiting_external,
+  excluded.failed,
+     excluded.cancelled, excluded.completed_last_hour, excluded.dead_letters, excluded.oldest_ready_at,
+     excluded.refreshed_at)
 """
 
 

@@ -19,8 +19,8 @@ def job_row(stored: dict[str, Any]) -> JobRow:
     deadline = stored.get("deadline_ms")
     created_at = _instant(stored["created_at"])
     run_at = _instant(stored["run_at"])
-    assert created_at is not None  # noqa: S101 - NOT NULL in every table
-    assert run_at is not None  # noqa: S101
+    assert created_at is not None
+    assert run_at is not None
     return JobRow(
         id=stored["id"] if "id" in stored else stored["job_id"],
         kind=stored["kind"],

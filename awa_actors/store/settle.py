@@ -22,8 +22,8 @@ LOST = "SELECT job_id, run_lease, cancelled FROM awa_queue.lost($1, $2, $3)"
 async def settle(session: Session, instance: uuid.UUID, outcomes: Sequence[dict[str, Any]]) -> dict[int, JobRow]:
     """End attempts as their outcomes say (`core.outcome` makes them).
 
-    Shape: leases that match (job_id, run_lease, instance) -> deferred, terminal, dead-letter or ready rows. One that cannot be
-    recorded as asked is recorded as failed; the others are not touched by that.
+    Shape: leases that match (job_id, run_lease, instance) -> deferred, terminal, dead-letter or ready rows. One that
+    cannot be recorded as asked is recorded as failed; the others are not touched by that.
 
     Returns:
         The jobs as they landed, by id; ids that are missing were stale.
