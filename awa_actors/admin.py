@@ -13,6 +13,7 @@ from awa_actors.errors import JobNotFound, UsageError
 from awa_actors.jobs import JobRow, JobState
 
 if TYPE_CHECKING:
+    from awa_actors.core.health import Health, Server
     from awa_actors.store.instances import Instance
     from awa_actors.store.leadership import Lease
     from awa_actors.store.pool import Pool
@@ -137,3 +138,24 @@ class Admin:
 
         async with self._pool.acquire() as session:
             return await leadership.request_resign(session)
+
+    async def server(self) -> Server:
+        """Facts of the database server; needs no schema of ours."""
+        from awa_actors.store import health
+
+        async with self._pool.acquire() as session:
+            return await health.server(session)
+
+    async def schema(self) -> tuple[int, int]:
+        """The schema version of the database (0 without a schema), and the one that this release works with."""
+        from awa_actors.store import migrate
+
+        async with self._pool.acquire() as session:
+            return await migrate.schema_version(session), migrate.expected_version()
+
+    async def health(self) -> Health:
+        """One look at the deployment: schema, leader and lanes, processes, queues, and what is wrong with them."""
+        from awa_actors.store import health
+
+        async with self._pool.acquire() as session:
+            return await health.look(session)

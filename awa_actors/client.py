@@ -15,7 +15,7 @@ from awa_actors.errors import UsageError
 from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, Job
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
-from awa_actors.store.insert import INSERT_JOBS, NewJob, admit, inserted, parameters
+from awa_actors.store.insert import NewJob, admit, admit_many, chunks, inserted, parameters, statement
 
 if TYPE_CHECKING:
     from awa_actors.actors.maintenance import Maintenance
@@ -24,21 +24,14 @@ if TYPE_CHECKING:
     from awa_actors.store.migrate import Migration
     from awa_actors.store.pool import Pool, Session
 
-INSERT_CHUNK = 5_000
-"""Jobs per statement of a bulk insert: bounds what one statement holds in memory on both sides."""
-
 Row = Any
 """A row of a query: fields by name or by position."""
 
 
-async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[InsertedJob]:
-    if not jobs:
-        return []
+async def _insert(session: Session, statements: Iterable[Sequence[NewJob]]) -> list[InsertedJob]:
     done: list[InsertedJob] = []
-    for start in range(0, len(jobs), INSERT_CHUNK):
-        chunk = jobs[start : start + INSERT_CHUNK]
-        row = await session.fetchrow(INSERT_JOBS, *parameters(chunk))
-        done.extend(inserted(chunk, row["ids"], row["inserted"]))
+    for jobs in statements:
+        done.extend(inserted(jobs, await session.fetchrow(statement(jobs), *parameters(jobs))))
     return done
 
 
@@ -67,11 +60,11 @@ class Transaction:
 
     async def insert(self, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
         """Insert one job; it exists when this transaction commits."""
-        return (await _insert(self._session, [admit(args, opts, limit=self._limit)]))[0]
+        return (await _insert(self._session, [[admit(args, opts, limit=self._limit)]]))[0]
 
     async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
         """Insert many jobs; they exist when this transaction commits."""
-        return await _insert(self._session, [admit(args, opts, limit=self._limit) for args in jobs])
+        return await _insert(self._session, chunks(admit_many(jobs, opts, limit=self._limit)))
 
     async def complete(self, job: Job[Any]) -> FinalizationReceipt:
         """Complete the job whose handler this is, in this transaction; return the receipt from the handler.
@@ -112,7 +105,9 @@ class Client:
             ValidationError: something in it cannot be stored; nothing was written.
             UniqueConflict: another job holds its unique key, and the policy is to raise.
         """
-        return (await self.insert_many([args], opts))[0]
+        admitted = admit(args, opts, limit=self.settings.max_args_bytes)
+        async with self.pool.acquire() as session:
+            return (await _insert(session, [[admitted]]))[0]
 
     async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
         """Insert many jobs, all or none, in their order.
@@ -121,12 +116,12 @@ class Client:
             jobs: instances of args classes, not necessarily of one.
             opts: options of every one of them.
         """
-        admitted = [admit(args, opts, limit=self.settings.max_args_bytes) for args in jobs]
+        statements = list(chunks(admit_many(jobs, opts, limit=self.settings.max_args_bytes)))
         async with self.pool.acquire() as session:
-            if len(admitted) <= INSERT_CHUNK:
-                return await _insert(session, admitted)
+            if len(statements) <= 1:
+                return await _insert(session, statements)
             async with session.transaction():
-                return await _insert(session, admitted)
+                return await _insert(session, statements)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:

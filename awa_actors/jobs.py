@@ -6,13 +6,21 @@ import datetime as dt
 import enum
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 import orjson
 
 A_co = TypeVar("A_co", covariant=True)
-F_co = TypeVar("F_co", covariant=True)
+
+
+class _DataclassInstance(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+JobArgs: TypeAlias = attrs.AttrsInstance | _DataclassInstance
+"""What job args are: an instance of an attrs class or of a dataclass."""
+F_co = TypeVar("F_co", covariant=True, bound=JobArgs)
 
 
 class JobState(enum.Enum):
@@ -172,7 +180,7 @@ class FinalizationReceipt:
     run_lease: int
 
 
-Verdict = None | RetryAfter | Snooze | Cancel | WaitForCallback | FinalizationReceipt
+Verdict: TypeAlias = None | RetryAfter | Snooze | Cancel | WaitForCallback | FinalizationReceipt
 """What a handler may return; None is success."""
 
 
@@ -244,71 +252,100 @@ class AttemptControl(Protocol):
         """Store progress and metadata now."""
 
 
+class ClaimedFields(Protocol):
+    """What a job knows from its claim."""
+
+    @property
+    def job_id(self) -> int: ...  # noqa: D102 - the names say it, here and below
+    @property
+    def run_lease(self) -> int: ...  # noqa: D102
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def priority(self) -> int: ...  # noqa: D102
+    @property
+    def attempt(self) -> int: ...  # noqa: D102
+    @property
+    def max_attempts(self) -> int: ...  # noqa: D102
+    @property
+    def created_at(self) -> dt.datetime: ...  # noqa: D102
+    @property
+    def run_at(self) -> dt.datetime | None: ...  # noqa: D102
+    @property
+    def deadline_at(self) -> dt.datetime | None: ...  # noqa: D102
+    @property
+    def extras(self) -> str | None: ...  # noqa: D102
+
+
 class Job(Generic[A_co]):
     """What a handler is given: the job, its args as declared, and the attempt's controls.
 
     Progress and metadata are kept here and stored with the attempt's end, or at once by :meth:`flush_progress`.
     """
 
-    __slots__ = (
-        "_control",
-        "_extras",
-        "_extras_text",
-        "_metadata_patch",
-        "_progress",
-        "args",
-        "attempt",
-        "created_at",
-        "deadline_at",
-        "id",
-        "kind",
-        "max_attempts",
-        "priority",
-        "queue",
-        "run_at",
-        "run_lease",
-    )
+    __slots__ = ("_claimed", "_control", "_extras", "_metadata_patch", "_progress", "args", "queue")
 
-    def __init__(
-        self,
-        *,
-        id: int,
-        kind: str,
-        queue: str,
-        args: A_co,
-        priority: int,
-        attempt: int,
-        max_attempts: int,
-        run_lease: int,
-        created_at: dt.datetime,
-        run_at: dt.datetime | None,
-        deadline_at: dt.datetime | None,
-        extras: str | None,
-        control: AttemptControl,
-    ) -> None:
-        self.id = id
-        self.kind = kind
-        self.queue = queue
+    def __init__(self, args: A_co, queue: str, claimed: ClaimedFields, control: AttemptControl) -> None:
         self.args = args
-        self.priority = priority
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.run_lease = run_lease
-        self.created_at = created_at
-        self.run_at = run_at or created_at
-        self.deadline_at = deadline_at
-        self._extras_text = extras
+        self.queue = queue
+        self._claimed = claimed
+        self._control = control
         self._extras: dict[str, Any] | None = None
         self._progress: dict[str, Any] | None = None
         self._metadata_patch: dict[str, Any] | None = None
-        self._control = control
+
+    @property
+    def id(self) -> int:
+        """The job's id, the same for its whole life."""
+        return self._claimed.job_id
+
+    @property
+    def kind(self) -> str:
+        """Which handler it wants."""
+        return self._claimed.kind
+
+    @property
+    def priority(self) -> int:
+        """1 (most urgent) to 4, as inserted."""
+        return self._claimed.priority
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt, from 1."""
+        return self._claimed.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """The budget of attempts."""
+        return self._claimed.max_attempts
+
+    @property
+    def run_lease(self) -> int:
+        """Fencing token of this attempt: grows with every claim of the job."""
+        return self._claimed.run_lease
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When the job was inserted, by the database's clock."""
+        return self._claimed.created_at
+
+    @property
+    def run_at(self) -> dt.datetime:
+        """When the job was due."""
+        return self._claimed.run_at or self._claimed.created_at
+
+    @property
+    def deadline_at(self) -> dt.datetime | None:
+        """When this attempt must have ended, or None."""
+        return self._claimed.deadline_at
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.kind} attempt {self.attempt}/{self.max_attempts} queue={self.queue!r}>"
 
     def _extra(self, name: str) -> Any:
         if self._extras is None:
-            self._extras = {} if self._extras_text is None else orjson.loads(self._extras_text)
+            text = self._claimed.extras
+            self._extras = {} if text is None else orjson.loads(text)
         return self._extras.get(name)
 
     @property

@@ -52,7 +52,7 @@ class Attempt:
     @property
     def key(self) -> tuple[int, int]:
         """(job_id, run_lease): this attempt among all of this process."""
-        return (self.claimed.job_id, self.claimed.run_lease)
+        return self.claimed[:2]
 
     def stop(self, cause: Cause) -> None:
         """Cancel the handler; the first cause counts."""
@@ -81,21 +81,7 @@ class Attempt:
 
     def _make_job(self) -> Job[Any]:
         claimed = self.claimed
-        return Job(
-            id=claimed.job_id,
-            kind=claimed.kind,
-            queue=self.queue,
-            args=codec.decode(claimed.args, self.spec.args),
-            priority=claimed.priority,
-            attempt=claimed.attempt,
-            max_attempts=claimed.max_attempts,
-            run_lease=claimed.run_lease,
-            created_at=claimed.created_at,
-            run_at=claimed.run_at,
-            deadline_at=claimed.deadline_at,
-            extras=claimed.extras,
-            control=self,
-        )
+        return Job(codec.decode(claimed.args, self.spec.args), self.queue, claimed, self)
 
     async def run(self, call: Callable[[Callable[[Any], Any], Job[Any]], Awaitable[Any]] | None) -> Decision:
         """Run the handler and decide what to record.

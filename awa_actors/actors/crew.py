@@ -78,6 +78,15 @@ class Crew:
         self.running[attempt.key] = attempt
         self.nursery.start_soon(self._attempt, attempt, self._caller(spec, queue), done, name=claimed.kind)
 
+    def give_back(self, claimed: Claimed, queue: QueueConfig) -> None:
+        """A claim that was never started goes back to its place, uncounted."""
+        attempt = Attempt(claimed, queue.name, self.instance(), UNKNOWN, self, None)
+        ended = Ended(attempt, Decision(Outcome.GIVEN_BACK, {"give_back": True}), 0.0)
+        try:
+            self.others.send_nowait(ended)
+        except trio.WouldBlock:
+            self.late.append(ended)
+
     def _caller(self, spec: WorkerSpec, queue: QueueConfig) -> Callable[..., Any] | None:
         if spec.is_async:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,6 +23,8 @@ MARK_SECONDS = 10.0
 """How long one mark of an idle queue lasts; renewed while idle, left to run out when busy."""
 HINT_LIFE = 0.25
 """Seconds after which a claimer looks from the beginning again although its hint still finds work."""
+QUICK = 0.25
+"""Seconds from one full claim to the next within which handlers count as quick: only then is anything claimed ahead."""
 BACKOFF_FIRST, BACKOFF_MOST = 0.1, 5.0
 
 logger = logging.getLogger("awa_actors.worker")
@@ -33,6 +36,9 @@ class Runner(Protocol):
     def start(self, claimed: Claimed, claim: Claim, queue: QueueConfig, done: Callable[[], None]) -> None:
         """Run an attempt in a task of its own; `done` gives its permit back."""
 
+    def give_back(self, claimed: Claimed, queue: QueueConfig) -> None:
+        """Return a claim that was never started."""
+
     def may_claim(self) -> bool:
         """Whether this process is alive enough to take more."""
 
@@ -42,13 +48,20 @@ class Runner(Protocol):
 
 @attrs.define(eq=False)
 class Dispatcher:
-    """Claims for one queue of one process. Permits are taken before the claim; what is claimed is started at once."""
+    """Claims for one queue of one process.
+
+    Permits are taken before the claim. While handlers are quick and the queue is full, one round is claimed ahead, so that
+    server and client work at the same time; it waits here for permits and goes back at a drain.
+    """
 
     queue: QueueConfig
     connection: OwnConnection
     runner: Runner
     listens: bool
     free: int = attrs.field(init=False)
+    _ahead: deque[tuple[Claimed, Claim]] = attrs.field(factory=deque, init=False)
+    _quick: bool = attrs.field(default=False, init=False)
+    _round_began: float = attrs.field(default=0.0, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _hints: list[int] = attrs.field(factory=list, init=False)
     _hints_since: float = attrs.field(default=0.0, init=False)
@@ -67,30 +80,44 @@ class Dispatcher:
         self._wake.set()
 
     def _done(self) -> None:
-        self.free += 1
-        if self._starved:
+        """A permit came back: the next claim that waits takes it at once."""
+        if self._ahead:
+            self.runner.start(*self._ahead.popleft(), self.queue, self._done)
+        else:
+            self.free += 1
+        if self._starved and len(self._ahead) <= self._room // 2:
             self._wake.set()
+
+    @property
+    def _room(self) -> int:
+        """How many claims may wait for a permit."""
+        return min(self.queue.max_workers, self.queue.claim_batch) if self._quick else 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Claim until cancelled. An outage is waited out; it never ends the process.
 
-        Cancellation: a claim in flight is given back by the worker, which knows every lease of its instance.
+        Cancellation: what was claimed ahead goes back; a claim whose answer was lost is given back by the worker, which
+            knows every lease of its instance.
         """
         delay = BACKOFF_FIRST
         task_status.started()
-        async with self.connection:
-            while True:
-                try:
-                    await self._turn()
-                    delay = BACKOFF_FIRST
-                except StoreError as error:
-                    logger.warning("queue %s: cannot claim, trying again in %.1f s: %s", self.queue.name, delay, error)
-                    await trio.sleep(delay * (0.75 + random.random() / 2))
-                    delay = min(delay * 2, BACKOFF_MOST)
+        try:
+            async with self.connection:
+                while True:
+                    try:
+                        await self._turn()
+                        delay = BACKOFF_FIRST
+                    except StoreError as error:
+                        logger.warning("queue %s: cannot claim, next try in %.1f s: %s", self.queue.name, delay, error)
+                        await trio.sleep(delay * (0.75 + random.random() / 2))  # noqa: S311 - spreads retries
+                        delay = min(delay * 2, BACKOFF_MOST)
+        finally:
+            while self._ahead:
+                self.runner.give_back(self._ahead.popleft()[0], self.queue)
 
     async def _turn(self) -> None:
         self._wake = trio.Event()
-        wanted = min(self.free, self.queue.claim_batch)
+        wanted = min(self.free + self._room - len(self._ahead), self.queue.claim_batch)
         if wanted <= 0 or not self.runner.may_claim():
             self._starved = True
             await self._wait(self.queue.poll_interval)
@@ -104,6 +131,8 @@ class Dispatcher:
         got = await self._claim(wanted)
         if self._bucket is not None:
             self._bucket.give_back(wanted - got)
+        self._quick = got >= wanted and trio.current_time() - self._round_began < QUICK
+        self._round_began = trio.current_time()
         if got >= wanted:
             # Let the attempts that were just started end in the same turn of the loop, so that the next claim is a
             # large one.
@@ -136,8 +165,11 @@ class Dispatcher:
             hints=self._hints,
         )
         for claimed in taken.attempts:
-            self.free -= 1
-            self.runner.start(claimed, taken, self.queue, self._done)
+            if self.free > 0:
+                self.free -= 1
+                self.runner.start(claimed, taken, self.queue, self._done)
+            else:
+                self._ahead.append((claimed, taken))
         self._hints = taken.hints
         return len(taken.attempts)
 

@@ -1,26 +1,29 @@
 """The follow-up dispatcher: owns the closures, returns values, and touches nobody's connection.
 
-Senders that hold a transaction ask it for jobs and insert them there themselves. Rescues tell it what is already
-durable; those follow-ups are inserted best effort, in a task of their own, on a connection of their own.
+Senders that hold a transaction ask it for jobs and insert them there themselves. Rescues tell it what is already durable; those
+follow-ups are inserted best effort, or come from the outbox, in tasks and on connections of its own.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import attrs
 import trio
 
-from awa_actors.actors.messages import FollowUpMessage, PlanFollowUps, Planned, RescueCommitted, SpecFailed
-from awa_actors.core.text import error_text
-from awa_actors.errors import FollowUpError, StoreError
+from awa_actors.actors.lane import Lane, LaneHealth
+from awa_actors.actors.messages import FollowUpMessage, PlanFollowUps, Reply, RescueCommitted
+from awa_actors.actors.observers import Observers
+from awa_actors.actors.outcome_events import rescued_event
+from awa_actors.actors.rescued_follow_ups import OUTBOX_INTERVAL, FollowUpStep, RescuedFollowUps
+from awa_actors.errors import ValidationError
 from awa_actors.events import Event
-from awa_actors.jobs import Enqueue, InsertOpts, OnConflict
-from awa_actors.registry import FollowUpSpec, Registry
-from awa_actors.store import follow_ups
 from awa_actors.store.connection import OwnConnection
-from awa_actors.store.insert import NewJob, admit
+from awa_actors.store.follow_up_plan import PlannedJob, SpecFailed, Specs, plan_each
+from awa_actors.store.pool import Pool
+from awa_actors.store.rescue import RescuedJob
 
 MAILBOX = 64
 """Batches of questions; a sender waits for its answer anyway, so a deep queue would only hide a stuck dispatcher."""
@@ -28,99 +31,128 @@ RESCUES_WAITING = 16
 """Batches of rescues whose closures have not run yet; user code is never waited for beyond this."""
 RESCUE_TAIL = 1.0
 """Seconds the dispatcher gets, after everything else has ended, for rescues that are already committed."""
+OUTBOX_ROWS = 256
+"""Rows of the outbox in one pass, so that one busy spec does not keep the others waiting."""
 
 logger = logging.getLogger("awa_actors.follow_ups")
 
 
-def plan(registry: Registry, outcome: str, event: Event[Any], max_depth: int) -> Planned | SpecFailed:
-    """Evaluate the specs of one transition, in registration order. Closures are pure and may be evaluated again."""
-    depth = int(event.job.metadata.get(follow_ups.DEPTH_KEY, 0)) + 1
-    jobs: list[NewJob] = []
-    for spec in registry.follow_ups.get((outcome, event.job.kind), ()):
-        try:
-            if depth > max_depth:
-                raise FollowUpError(f"follow-up chains end at depth {max_depth}; this one looks like a loop")
-            jobs.append(_new_job(spec, event, depth))
-        except Exception as error:  # a closure may raise anything
-            return SpecFailed(spec.name, error_text(error))
-    return Planned(jobs)
-
-
-def _new_job(spec: FollowUpSpec, event: Event[Any], depth: int) -> NewJob:
-    made = spec.closure(event)
-    args, opts = (made.args, made.opts) if isinstance(made, Enqueue) else (made, InsertOpts())
-    reserved = {follow_ups.DEPTH_KEY: depth, "awa:follow_up_of": event.job.id}
-    return admit(args, opts, reserved=reserved, on_conflict=OnConflict.RETURN_EXISTING)
-
-
 @attrs.define(eq=False)
 class FollowUps:
-    """The dispatcher of one process. `dropped` counts rescues whose follow-ups found no room."""
+    """The dispatcher of one process.
 
-    registry: Registry
-    connection: OwnConnection
-    mailbox: trio.MemoryReceiveChannel[FollowUpMessage]
-    max_depth: int = 100
-    dropped: int = 0
+    Args:
+        specs: what it evaluates; it alone refreshes what is declared in the database.
+        pool: opens its two connections, for rescues and for the outbox.
+        observers: told of rescues.
+        name: of its connections.
+    """
+
+    specs: Specs
+    pool: Pool
+    observers: Observers
+    name: str
+    rescued: RescuedFollowUps = attrs.field(init=False)
+    health: LaneHealth = attrs.field(factory=LaneHealth, init=False)
+    _send: trio.MemorySendChannel[FollowUpMessage] = attrs.field(init=False)
+    _receive: trio.MemoryReceiveChannel[FollowUpMessage] = attrs.field(init=False)
+    _outbox: Lane = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Open the mailbox."""
+        self._send, self._receive = trio.open_memory_channel[FollowUpMessage](MAILBOX)
+        self.rescued = RescuedFollowUps(self.specs)
+        step = FollowUpStep(self.rescued, OUTBOX_INTERVAL)
+        self._outbox = Lane(step, self.pool, OUTBOX_ROWS, False, 1, self.health)
+
+    @property
+    def dropped(self) -> int:
+        """Follow-ups of rescues that are lost: no room, no database, or a closure that failed."""
+        return self.rescued.dropped
+
+    async def ask(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
+        """Which jobs follow from these transitions; the caller inserts them in its own transaction.
+
+        Cancellation: nothing has happened; an answer that comes later is dropped.
+        """
+        reply: Reply[list[list[PlannedJob | SpecFailed]]] = Reply()
+        await self._send.send(PlanFollowUps(list(events), reply))
+        return await reply.wait()
+
+    def tell(self, rescued: Sequence[RescuedJob]) -> None:
+        """Say what was rescued; never waits. What finds no room is lost, counted and logged: the rescue goes on."""
+        try:
+            self._send.send_nowait(RescueCommitted(list(rescued)))
+        except (trio.WouldBlock, trio.BrokenResourceError):
+            self._lost(rescued)
+
+    def plan(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
+        """Evaluate here and now: what `ask` answers, for those who come after the dispatcher has ended."""
+        depth = self.specs.registry.max_follow_up_depth
+        return [plan_each(self.specs.of_event(event), event, depth) for event in events]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer until cancelled or the last sender has gone; then RESCUE_TAIL for rescues that are already told."""
+        """Publish what this process declares, then answer until cancelled.
+
+        Raises:
+            StoreError: what is declared could not be published; before `started`.
+
+        Cancellation: rescues that were told get RESCUE_TAIL more, since they are durable.
+        """
+        async with self.pool.acquire() as session:
+            await self.rescued.publish(session)
         rescues_in, rescues_out = trio.open_memory_channel[RescueCommitted](RESCUES_WAITING)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deliver, rescues_out, name="rescued follow-ups")
+            nursery.start_soon(self._outbox.run, name="follow-up outbox")
             task_status.started()
             with rescues_in:
-                async for message in self.mailbox:
+                async for message in self._receive:
                     match message:
                         case PlanFollowUps():
-                            message.reply.put(
-                                [
-                                    plan(self.registry, outcome, event, self.max_depth)
-                                    for outcome, event in message.events
-                                ]
-                            )
+                            message.reply.put(self.plan(message.events))
                         case RescueCommitted():
                             self._forward(rescues_in, message)
                         case _:
                             assert_never(message)
-            nursery.cancel_scope.deadline = trio.current_time() + RESCUE_TAIL
 
     def _forward(self, rescues: trio.MemorySendChannel[RescueCommitted], message: RescueCommitted) -> None:
+        for one in message.rescued:
+            if self.observers.wants(one.job.kind):
+                self._observe(one)
+        if any(spec.delivery for one in message.rescued for spec in self.specs.of("rescued", one.job.kind)):
+            self._outbox.wake()
+            try:
+                rescues.send_nowait(message)
+            except trio.WouldBlock:
+                self._lost(message.rescued)
+
+    def _observe(self, one: RescuedJob) -> None:
         try:
-            rescues.send_nowait(message)
-        except trio.WouldBlock:
-            self.dropped += len(message.events)
-            ids = [event.job.id for _, event in message.events]
-            logger.error("no room for the follow-ups of %d rescues; dropped for jobs %s", len(ids), ids[:50])
+            event = rescued_event(one, self.specs.registry.args_types[one.job.kind])
+        except ValidationError as error:
+            logger.error("job %d was rescued, but its args do not fit: %s", one.job.id, error)
+        else:
+            self.observers.tell(one.job.kind, event)
+
+    def _lost(self, rescued: Sequence[RescuedJob]) -> None:
+        lost = [one.job.id for one in rescued if self.rescued.best_effort(one.job.kind)]
+        if lost:
+            self.rescued.dropped += len(lost)
+            logger.error("no room for the follow-ups of %d rescues; dropped for jobs %s", len(lost), lost[:50])
 
     async def _deliver(self, rescues: trio.MemoryReceiveChannel[RescueCommitted]) -> None:
-        """Deliver until cancelled; what is already told then gets RESCUE_TAIL more, since its rescue is durable."""
-        async with self.connection:
+        """Deliver until cancelled; what is already told then gets RESCUE_TAIL more."""
+        async with OwnConnection(self.pool, f"{self.name} follow-ups") as connection:
             try:
-                await self._deliver_all(rescues)
+                await self._deliver_all(connection, rescues)
             except trio.Cancelled:
                 with trio.move_on_after(RESCUE_TAIL, shield=True):
-                    await self._deliver_all(rescues)
+                    await self._deliver_all(connection, rescues)
                 raise
 
-    async def _deliver_all(self, rescues: trio.MemoryReceiveChannel[RescueCommitted]) -> None:
+    async def _deliver_all(
+        self, connection: OwnConnection, rescues: trio.MemoryReceiveChannel[RescueCommitted]
+    ) -> None:
         async for message in rescues:
-            jobs: list[NewJob] = []
-            for outcome, event in message.events:
-                answer = await trio.to_thread.run_sync(
-                    plan, self.registry, outcome, event, self.max_depth, abandon_on_cancel=True
-                )
-                if isinstance(answer, Planned):
-                    jobs.extend(answer.jobs)
-                else:
-                    self.dropped += 1
-                    logger.error("follow-up %s of rescued job %d failed: %s", answer.spec, event.job.id, answer.error)
-            if jobs:
-                await self._insert(jobs)
-
-    async def _insert(self, jobs: list[NewJob]) -> None:
-        try:
-            await follow_ups.insert(await self.connection.session(), jobs)
-        except StoreError as error:
-            self.dropped += len(jobs)
-            logger.error("%d rescued follow-ups could not be enqueued: %s", len(jobs), error)
+            await self.rescued.deliver(connection, message.rescued)

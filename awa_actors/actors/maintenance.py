@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import trio
 
+from awa_actors.actors.cron import Cron
 from awa_actors.actors.hygiene import Hygiene
 from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
 from awa_actors.actors.leader import Leader
@@ -64,6 +65,7 @@ class Maintenance:
     lanes: Sequence[Lane]
     planner: trio.MemorySendChannel[FollowUpMessage]
     observers: Observers
+    liveness: LivenessActor
     follow_ups_dropped: int = 0
 
     @classmethod
@@ -91,7 +93,7 @@ class Maintenance:
             for step in steps(pool, settings, registry, committed)
         ]
         leader = Leader(pool, lambda: liveness.instance, settings.lease, hold)
-        self = cls(pool, settings, registry, leader, lanes, planner, observers)
+        self = cls(pool, settings, registry, leader, lanes, planner, observers, liveness)
         listener.on(LEADER_CHANNEL, leader.wake)
         listener.on(DUE_CHANNEL, lanes[0].wake)
         return self
@@ -105,6 +107,11 @@ class Maintenance:
     def term(self) -> int | None:
         """The term this process leads in, or None."""
         return self.leader.term
+
+    @property
+    def beating(self) -> bool:
+        """Whether the stored beat is so fresh that nobody takes this process for dead."""
+        return self.liveness.may_claim()
 
     async def wait_leader(self) -> int:
         """Wait until this process leads; returns the term."""

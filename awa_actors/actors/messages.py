@@ -10,7 +10,8 @@ import trio
 from awa_actors.actors.attempt import Attempt
 from awa_actors.core.outcome import Decision
 from awa_actors.events import Event
-from awa_actors.store.insert import NewJob
+from awa_actors.store.follow_up_plan import PlannedJob, SpecFailed
+from awa_actors.store.rescue import RescuedJob
 
 T = TypeVar("T")
 
@@ -33,43 +34,31 @@ class Reply(Generic[T]):
         return self._value  # type: ignore[return-value]  # set before the event
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Ended:
-    """An attempt ended: record this decision."""
+    """An attempt ended: record this decision. Never changed; attrs' own freezing would cost four times as much."""
 
     attempt: Attempt
     decision: Decision
     duration: float
 
 
-@attrs.frozen
-class Planned:
-    """The follow-up jobs of one event, in registration order."""
-
-    jobs: list[NewJob]
-
-
-@attrs.frozen
-class SpecFailed:
-    """A closure failed, or what it returned cannot be a job."""
-
-    spec: str
-    error: str
-
-
 @attrs.frozen(eq=False)
 class PlanFollowUps:
-    """Ask: which jobs follow from these transitions. The sender inserts them in its own transaction."""
+    """Ask: which jobs follow from these transitions. The sender inserts them in its own transaction.
 
-    events: list[tuple[str, Event[Any]]]
-    reply: Reply[list[Planned | SpecFailed]]
+    Shape: per event the answers of its specs, in registration order.
+    """
+
+    events: list[Event[Any]]
+    reply: Reply[list[list[PlannedJob | SpecFailed]]]
 
 
 @attrs.frozen(eq=False)
 class RescueCommitted:
-    """Tell: these rescues are durable; their follow-ups are best effort."""
+    """Tell: these rescues are durable; what follows from them is best effort, or in the outbox already."""
 
-    events: list[tuple[str, Event[Any]]]
+    rescued: list[RescuedJob]
 
 
 FollowUpMessage = PlanFollowUps | RescueCommitted

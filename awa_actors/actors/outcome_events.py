@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import attrs
 import orjson
 
 from awa_actors import events
@@ -13,7 +14,9 @@ from awa_actors.codec import structure
 from awa_actors.core.outcome import Outcome
 from awa_actors.jobs import JobRow, JobState
 from awa_actors.store.claim import Claimed
+from awa_actors.store.follow_up_plan import scope_of
 from awa_actors.store.rescue import RescuedJob
+from awa_actors.store.rows import job_row
 
 
 def claimed_row(claimed: Claimed, queue: str, state: JobState, at: dt.datetime | None) -> JobRow:
@@ -43,38 +46,88 @@ def claimed_row(claimed: Claimed, queue: str, state: JobState, at: dt.datetime |
     )
 
 
-def event_of(ended: Ended, landed: JobRow | dt.datetime) -> Any:
-    """The event of a recorded end, or None for ends that have none (snooze, give-back).
+_MAY_LAND = {
+    Outcome.COMPLETED: ("completed",),
+    Outcome.RETRIED: ("retried", "exhausted"),
+    Outcome.CANCELLED: ("cancelled", "exhausted"),
+    Outcome.WAITING: ("waiting_for_callback", "completed", "retried", "exhausted"),
+}
+
+
+def possible_outcomes(outcome: Outcome) -> tuple[str, ...]:
+    """What an ending may become in the database: one that cannot be recorded as asked is recorded as failed."""
+    return _MAY_LAND.get(outcome, ("exhausted",))
+
+
+def event_of(ended: Ended, landed: JobRow | dt.datetime) -> events.Event[Any] | None:
+    """The event of a recorded end: what the row became counts, not what was asked for.
+
+    None for ends without an event: snooze, give-back, a resume, and a retry that a newer holder of its unique key made
+    a duplicate.
 
     Args:
         ended: what was recorded.
         landed: the row as it landed, or for a completion the database's time of it.
     """
-    attempt, decision = ended.attempt, ended.decision
-    if isinstance(landed, JobRow):
-        row = landed
-    else:
-        row = claimed_row(attempt.claimed, attempt.queue, JobState.COMPLETED, landed)
-    args = attempt.job.args if attempt.job is not None else None
-    error = decision.fields.get("error", "")
-    match decision.outcome:
-        case Outcome.COMPLETED:
+    row = landed if isinstance(landed, JobRow) else completed_row(ended, landed)
+    args = None if ended.attempt.job is None else ended.attempt.job.args
+    fields = ended.decision.fields
+    match row.state, ended.decision.outcome:
+        case JobState.COMPLETED, _:
             return events.Completed(job=row, args=args, duration=ended.duration)
-        case Outcome.RETRIED if row.state is JobState.RETRYABLE:
-            return events.Retried(job=row, args=args, error=error, attempt=row.attempt, next_run_at=row.run_at)
-        case Outcome.EXHAUSTED if row.state is JobState.FAILED:
-            return events.Exhausted(job=row, args=args, error=error, attempt=row.attempt)
-        case Outcome.CANCELLED if row.state is JobState.CANCELLED:
-            return events.Cancelled(job=row, args=args, reason=decision.fields.get("reason", ""))
-        case Outcome.WAITING:
-            return events.WaitingForCallback(job=row, args=args, callback_id=decision.fields["callback_id"])
+        case JobState.RETRYABLE, Outcome.RETRIED | Outcome.WAITING:
+            return events.Retried(
+                job=row, args=args, error=_error(row, fields), attempt=row.attempt, next_run_at=row.run_at
+            )
+        case JobState.FAILED, _:
+            return events.Exhausted(job=row, args=args, error=_error(row, fields), attempt=row.attempt)
+        case JobState.CANCELLED, Outcome.CANCELLED:
+            return events.Cancelled(job=row, args=args, reason=fields.get("reason", ""))
+        case JobState.WAITING_EXTERNAL, Outcome.WAITING:
+            return events.WaitingForCallback(job=row, args=args, callback_id=fields["callback_id"])
     return None
 
 
-def rescued_event(rescued: RescuedJob, args_type: type[Any]) -> events.Rescued[Any]:
+def completed_row(ended: Ended, at: dt.datetime) -> JobRow:
+    """The row of a completed attempt, with what its handler noted; no second read is needed for it."""
+    attempt, notes = ended.attempt, ended.attempt.notes()
+    row = claimed_row(attempt.claimed, attempt.queue, JobState.COMPLETED, at)
+    return attrs.evolve(row, metadata={**row.metadata, **notes["metadata"]}) if "metadata" in notes else row
+
+
+def _error(row: JobRow, fields: dict[str, Any]) -> str:
+    return str(row.errors[-1].get("error", "")) if row.errors else str(fields.get("error", ""))
+
+
+def rescued_event(rescued: RescuedJob, args_type: type[Any] | None) -> events.Rescued[Any]:
     """The event of a committed rescue.
+
+    Args:
+        rescued: what the database says.
+        args_type: the class of its args, or None for a kind this process has no class for: then they stay plain JSON.
 
     Raises:
         ValidationError: the stored args do not fit the class.
     """
-    return events.Rescued(job=rescued.job, args=structure(rescued.job.args, args_type), reason=rescued.reason)
+    args = rescued.job.args if args_type is None else structure(rescued.job.args, args_type)
+    return events.Rescued(job=rescued.job, args=args, reason=rescued.reason)
+
+
+def event_record(event: events.Event[Any]) -> dict[str, Any]:
+    """An event as plain JSON, for :func:`recorded_event`."""
+    scope = scope_of(event)
+    return {"job": scope["job"], "outcome": scope["outcome"]}
+
+
+def recorded_event(record: dict[str, Any], args_type: type[Any] | None) -> events.Event[Any]:
+    """The event that :func:`event_record` wrote.
+
+    Raises:
+        ValidationError: the args do not fit the class (any more).
+    """
+    row = job_row(record["job"])
+    context = dict(record["outcome"])
+    made = events.OUTCOME_EVENTS[context.pop("name")]
+    if "next_run_at" in context:
+        context["next_run_at"] = dt.datetime.fromisoformat(context["next_run_at"])
+    return made(job=row, args=row.args if args_type is None else structure(row.args, args_type), **context)

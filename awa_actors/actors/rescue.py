@@ -1,4 +1,4 @@
-"""The rescue lane: attempts of dead instances and attempts past their deadline go back, or fail visibly."""
+"""The rescue lane: attempts of dead instances, past their deadline or past their callback go back, or fail visibly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 from awa_actors.actors.lane import StepReport
 from awa_actors.store.pool import Session
-from awa_actors.store.rescue import RescuedJob, bury_instances, rescue_deadlines, rescue_stale
+from awa_actors.store.rescue import RescuedJob, bury_instances, rescue_callbacks, rescue_deadlines, rescue_stale
 
 logger = logging.getLogger("awa_actors.maintenance")
 
@@ -35,10 +35,17 @@ class Rescue:
         """One batch of each kind."""
         for buried in await bury_instances(session):
             logger.warning("instance %s has stopped beating; its attempts are taken back", buried)
-        rescued = await rescue_stale(session, rows, self.bound)
-        stale = len(rescued)
-        rescued += await rescue_deadlines(session, rows, self.margin, self.bound)
+        batches = [
+            self._told(await rescue_stale(session, rows, self.bound)),
+            self._told(await rescue_deadlines(session, rows, self.margin, self.bound)),
+            self._told(await rescue_callbacks(session, rows, self.bound)),
+        ]
+        if done := sum(batches):
+            logger.warning("rescued %d attempts", done)
+        return StepReport(done, more=max(batches) >= rows)
+
+    def _told(self, rescued: list[RescuedJob]) -> int:
+        """Each batch is told as soon as it is durable: what fails after it must not silence it."""
         if rescued:
-            logger.warning("rescued %d attempts", len(rescued))
             self.committed(rescued)
-        return StepReport(len(rescued), more=max(stale, len(rescued) - stale) >= rows)
+        return len(rescued)

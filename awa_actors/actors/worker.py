@@ -63,6 +63,11 @@ class Worker:
         """Ids of the jobs whose handlers run now."""
         return [] if self._crew is None else [job_id for job_id, _ in self._crew.running]
 
+    @property
+    def beating(self) -> bool:
+        """Whether the stored beat is so fresh that nobody takes this process for dead."""
+        return self._crew is not None and self._crew.may_claim()
+
     async def drain(self) -> None:
         """Stop claiming, let handlers finish, flush; returns when `run_worker` has ended.
 

@@ -207,15 +207,29 @@ def plan_fires(
     Source: facts M49, M51; field reports 092, 093.
     """
     late = dt.timedelta(seconds=positive_seconds(tolerance, path="$.tolerance"))
+    decided = decided_until(last_fire, created_at, tolerance=tolerance)
     if policy is MissedFire.CATCH_UP and last_fire is not None:
         fires = expression.due(last_fire, now, limit)
         return fires, fires[-1] if fires else last_fire
-    latest = expression.latest_due(created_at - late if last_fire is None else last_fire, now)
+    latest = expression.latest_due(decided, now)
     if latest is None:
         return [], last_fire
     if policy is MissedFire.SKIP and now - latest > late:
         return [], latest
     return [latest], latest
+
+
+def decided_until(
+    last_fire: dt.datetime | None, created_at: dt.datetime, *, tolerance: float = ON_TIME_SECONDS
+) -> dt.datetime:
+    """Tell the nominal time up to which the fires of a schedule are decided; the next one is later.
+
+    Args:
+        last_fire: its mark, or None when it has never fired.
+        created_at: when the schedule was first stored.
+        tolerance: seconds that a fire may be late and still be on time.
+    """
+    return created_at - dt.timedelta(seconds=tolerance) if last_fire is None else last_fire
 
 
 def jitter_seconds(name: str, nominal: dt.datetime, max_jitter: float) -> float:

@@ -96,11 +96,6 @@ def decide(ending: Ending) -> Decision:
 
 def _returned(ending: Ending) -> Decision:
     value = ending.value
-    if ending.caller_owned:
-        if isinstance(value, FinalizationReceipt):
-            return Decision(Outcome.RECEIPT)
-        if value is None:
-            return _terminal(ending, "a caller-owned handler must return the receipt of tx.complete(job)")
     match value:
         case RetryAfter(delay=delay, reason=reason):
             return _delayed(ending, delay, reason)
@@ -119,6 +114,8 @@ def _returned(ending: Ending) -> Decision:
             return Decision(Outcome.WAITING, {"callback_id": token.callback_id})
         case FinalizationReceipt():
             return Decision(Outcome.RECEIPT)
+    if ending.caller_owned:
+        return _terminal(ending, "a caller-owned handler must return the receipt of tx.complete(job)")
     return COMPLETED
 
 
@@ -174,7 +171,10 @@ def _seconds(delay: Any) -> float | str:
 def _interrupted(ending: Ending) -> Decision:
     if ending.interrupted >= ending.interrupted_bound:
         return _failure(ending, _with_error(f"interrupted by {ending.interrupted} stops of its workers", ending.error))
-    return Decision(Outcome.INTERRUPTED, {"state": "available", "uncount": True, "interrupted": True})
+    fields = {"state": "available", "uncount": True, "interrupted": True}
+    if ending.error is not None:
+        fields["error"] = _with_error("stopped with its worker", ending.error)
+    return Decision(Outcome.INTERRUPTED, fields)
 
 
 def _with_error(text: str, error: BaseException | None) -> str:

@@ -52,7 +52,9 @@ def unique_key(kind: str, *, queue: str | None = None, args: object | None = Non
     if args is not None:
         parts.append(args if isinstance(args, bytes) else canonical_json(args, path="$.args"))
     if period is not None:
-        if not _LOWEST_BUCKET <= period <= _HIGHEST_BUCKET:
+        # A float is the likely mistake: time.time() // 3600 is one.
+        whole = isinstance(period, int) and not isinstance(period, bool)
+        if not whole or not _LOWEST_BUCKET <= period <= _HIGHEST_BUCKET:
             raise ValidationError(f"must be a 64-bit integer, not {shown(period)}", path="$.unique.by_period")
         parts.append(period.to_bytes(8, "little", signed=True))
     return blake3.blake3(b"\x00".join(parts)).digest(length=KEY_BYTES)
@@ -62,12 +64,14 @@ def state_mask(states: Iterable[JobState]) -> int:
     """Pack the states in which a job holds its claim; the bit of a state is its position in the enum.
 
     Raises:
-        ValidationError: no state at all, which would look like uniqueness and never find a duplicate.
+        ValidationError: not states, or none at all, which would look like uniqueness and never find a duplicate.
 
     Source: facts J1, I11; field report 100.
     """
     mask = 0
     for state in states:
+        if not isinstance(state, JobState):
+            raise ValidationError(f"must hold awa.JobState values, not {shown(state)}", path="$.unique.states")
         mask |= 1 << state.bit
     if mask == 0:
         raise ValidationError(

@@ -24,6 +24,7 @@ __all__ = [
     "check_priority",
     "check_queue",
     "check_tags",
+    "check_unique_key",
     "json_text",
     "positive_seconds",
 ]
@@ -35,6 +36,7 @@ HIGHEST_MAX_ATTEMPTS = 1000
 TAGS = 20
 TAG_CHARACTERS = 200
 ORDERING_KEY_BYTES = 1024
+UNIQUE_KEY_BYTES = 200
 
 TRACEPARENT_KEY = "awa:traceparent"
 """The one reserved metadata key that a caller may set: its own trace context wins over the ambient one (fact I6)."""
@@ -153,15 +155,21 @@ def check_ordering_key(ordering_key: object, *, path: str = "$.ordering_key") ->
 
     Source: facts I22, I26; field report 080.
     """
-    if isinstance(ordering_key, str):
-        key = _text(ordering_key, path).encode()
-    elif isinstance(ordering_key, bytes | bytearray | memoryview):
-        key = bytes(ordering_key)
-    else:
-        raise ValidationError(f"must be a string or bytes, not {shown(ordering_key)}", path=path)
-    if not 1 <= len(key) <= ORDERING_KEY_BYTES:
-        raise ValidationError(f"has {len(key)} bytes, 1 to {ORDERING_KEY_BYTES} are allowed", path=path)
-    return key
+    return _key(ordering_key, ORDERING_KEY_BYTES, path)
+
+
+def check_unique_key(key: object, *, path: str = "$.unique.key") -> bytes:
+    """Check a unique key of the caller's own: 1 to 200 bytes, or a string that is not blank and encodes to that.
+
+    Returns:
+        The bytes that are stored; a string in UTF-8.
+
+    Raises:
+        ValidationError: neither text nor bytes, empty, or too long.
+
+    Source: field report 080.
+    """
+    return _key(key, UNIQUE_KEY_BYTES, path)
 
 
 def aware_datetime(instant: object, *, path: str = "$.run_at") -> dt.datetime:
@@ -205,6 +213,18 @@ def _integer(value: object, highest: int, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
         raise ValidationError(f"must be an integer from 1 to {highest}, not {shown(value)}", path=path)
     return int(value)
+
+
+def _key(value: object, most: int, path: str) -> bytes:
+    if isinstance(value, str):
+        key = _text(value, path).encode()
+    elif isinstance(value, bytes | bytearray | memoryview):
+        key = bytes(value)
+    else:
+        raise ValidationError(f"must be a string or bytes, not {shown(value)}", path=path)
+    if not 1 <= len(key) <= most:
+        raise ValidationError(f"has {len(key)} bytes, 1 to {most} are allowed", path=path)
+    return key
 
 
 def _text(value: object, path: str) -> str:

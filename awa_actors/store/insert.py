@@ -1,9 +1,10 @@
-"""Enqueue: turn args and options into the parameters of one statement. Pure, so that bridges share it."""
+"""Enqueue: turn args and options into the parameters of one statement. Pure: bridges share it with the client."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -12,19 +13,23 @@ from awa_actors import codec
 from awa_actors.core import unique
 from awa_actors.core.backoff import clamp_delay
 from awa_actors.core.json_text import JSON_LIMIT, json_text
+from awa_actors.core.text import shown
 from awa_actors.core.validation import (
     aware_datetime,
+    check_kind,
     check_max_attempts,
     check_metadata,
     check_ordering_key,
     check_priority,
     check_queue,
     check_tags,
+    check_unique_key,
 )
-from awa_actors.errors import ValidationError
+from awa_actors.errors import UniqueConflict, UsageError, ValidationError
 from awa_actors.jobs import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
     InsertedJob,
     InsertOpts,
     JobState,
@@ -32,10 +37,22 @@ from awa_actors.jobs import (
     UniqueOpts,
 )
 
-INSERT_JOBS = """
-SELECT ids, inserted FROM awa.insert_jobs($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[],
-$6::text[])
+# `text` is a name like any other and would be looked up on the caller's search_path; `smallint` is grammar.
+_PARAMETERS = """$1::pg_catalog.text[], $2::pg_catalog.text[], $3::pg_catalog.text[], $4::smallint[], $5::smallint[],
+    $6::pg_catalog.text[]"""
+INSERT_JOBS = f"""
+SELECT ids, inserted FROM awa.insert_jobs({_PARAMETERS})
 """
+INSERT_JOBS_OR_CONFLICT = f"""
+SELECT ids, inserted, conflict, holder FROM awa.insert_jobs_or_conflict({_PARAMETERS})
+"""
+
+CHUNK_JOBS = 5_000
+"""Jobs in one statement of a bulk insert that may take several: no statement runs for long."""
+CHUNK_CHARACTERS = 32 * 1024 * 1024
+"""Characters of JSON in it: bounds what a statement holds in memory on both sides."""
+STATEMENT_CHARACTERS = 256 * 1024 * 1024
+"""Characters of JSON in a statement that cannot be split; Postgres takes less than a gigabyte in one value."""
 
 NO_OPTIONS = InsertOpts()
 
@@ -44,7 +61,7 @@ NO_OPTIONS = InsertOpts()
 class NewJob:
     """One admitted job: everything checked, everything encoded.
 
-    `options` is the JSON text of what few jobs have, or None.
+    `options` is the JSON text of what few jobs have, or None; `on_conflict` the policy of a unique job, else None.
     """
 
     kind: str
@@ -53,6 +70,7 @@ class NewJob:
     priority: int
     max_attempts: int
     options: str | None
+    on_conflict: OnConflict | None = None
 
 
 def admit(
@@ -80,8 +98,50 @@ def admit(
     text = codec.encode(args, limit)
     if (opts is None or opts == NO_OPTIONS) and reserved is None:
         return NewJob(declared.kind, declared.queue, text, DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, None)
-    opts = opts or NO_OPTIONS
-    queue = declared.queue if opts.queue is None else check_queue(opts.queue)
+    values = functools.partial(codec.to_json_value, args)
+    return _admitted(declared.kind, declared.queue, text, values, opts, limit, reserved, on_conflict)
+
+
+def admit_raw(
+    kind: str,
+    args: Any,
+    opts: InsertOpts | None = None,
+    *,
+    limit: int = JSON_LIMIT,
+    reserved: dict[str, Any] | None = None,
+    on_conflict: OnConflict = OnConflict.RAISE,
+) -> NewJob:
+    """Check and encode one job of a kind that has no class in this process.
+
+    Args:
+        kind: of the job.
+        args: plain JSON values.
+        opts: its options; without a queue among them it goes to the default one.
+        limit: most bytes of args.
+        reserved: metadata of the runtime's own (keys that users may not set).
+        on_conflict: the policy where the options name none.
+
+    Raises:
+        ValidationError: a value cannot be stored; the path names it.
+    """
+    text = json_text(args, limit=limit)
+    return _admitted(check_kind(kind), DEFAULT_QUEUE, text, lambda: args, opts, limit, reserved, on_conflict)
+
+
+def _admitted(
+    kind: str,
+    queue: str,
+    text: str,
+    values: Callable[[], Any],
+    opts: InsertOpts | None,
+    limit: int,
+    reserved: dict[str, Any] | None,
+    on_conflict: OnConflict,
+) -> NewJob:
+    opts = NO_OPTIONS if opts is None else opts
+    if not isinstance(opts, InsertOpts):
+        raise UsageError(f"options are an awa.InsertOpts, not {shown(opts)}")
+    queue = queue if opts.queue is None else check_queue(opts.queue)
     options: dict[str, Any] = {}
     if opts.run_at is not None:
         options.update(_when(opts.run_at))
@@ -94,16 +154,46 @@ def admit(
         options["tags"] = check_tags(opts.tags)
     if opts.ordering_key is not None:
         options["ordering_key"] = check_ordering_key(opts.ordering_key).hex()
+    policy = None
     if opts.unique is not None:
-        options.update(_unique(opts.unique, declared.kind, queue, args, opts.run_at is not None, on_conflict))
+        if not isinstance(opts.unique, UniqueOpts):
+            raise ValidationError(f"must be an awa.UniqueOpts, not {shown(opts.unique)}", "$.unique")
+        policy = opts.unique.on_conflict or on_conflict
+        options.update(_unique(opts.unique, kind, queue, values, opts.run_at is not None, policy))
     return NewJob(
-        declared.kind,
+        kind,
         queue,
         text,
         DEFAULT_PRIORITY if opts.priority is None else check_priority(opts.priority),
         DEFAULT_MAX_ATTEMPTS if opts.max_attempts is None else check_max_attempts(opts.max_attempts),
         json_text(options, path="$", limit=limit) if options else None,
+        policy,
     )
+
+
+def admit_many(jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: int = JSON_LIMIT) -> list[NewJob]:
+    """Check and encode many jobs before anything is sent.
+
+    Args:
+        jobs: instances of args classes, not necessarily of one.
+        opts: options of every one of them.
+        limit: most bytes of the args of each.
+
+    Raises:
+        ValidationError: as :func:`admit`; the path begins with the index of the culprit, e.g. ``$[3].user_id``.
+        UsageError: not an iterable, or one of its items is not an instance of an args class.
+    """
+    if not isinstance(jobs, Iterable):
+        raise UsageError(f"takes an iterable of job args, not {shown(jobs)}: one job goes through insert")
+    admitted = []
+    for index, args in enumerate(jobs):
+        try:
+            admitted.append(admit(args, opts, limit=limit))
+        except ValidationError as error:
+            raise ValidationError(error.reason, f"$[{index}]{(error.path or '$')[1:]}") from None
+        except UsageError as error:
+            raise UsageError(f"job {index}: {error}") from None
+    return admitted
 
 
 def _when(run_at: dt.datetime | dt.timedelta) -> dict[str, Any]:
@@ -120,17 +210,17 @@ def _deadline_ms(deadline: float | dt.timedelta) -> int:
 
 
 def _unique(
-    opts: UniqueOpts, kind: str, queue: str, args: Any, deferred: bool, on_conflict: OnConflict
+    opts: UniqueOpts, kind: str, queue: str, values: Callable[[], Any], deferred: bool, policy: OnConflict
 ) -> dict[str, Any]:
+    if not isinstance(policy, OnConflict):
+        raise ValidationError(f"must be an awa.OnConflict, not {shown(policy)}", "$.unique.on_conflict")
     if opts.key is not None:
-        key = opts.key.encode() if isinstance(opts.key, str) else bytes(opts.key)
-        if not 1 <= len(key) <= 200:
-            raise ValidationError("must have 1 to 200 bytes", "$.unique.key")
+        key = check_unique_key(opts.key)
     else:
         key = unique.unique_key(
             kind,
             queue=queue if opts.by_queue else None,
-            args=codec.to_json_value(args) if opts.by_args else None,
+            args=values() if opts.by_args else None,
             period=opts.by_period,
         )
     mask = unique.DEFAULT_MASK if opts.states is None else unique.state_mask(opts.states)
@@ -139,19 +229,53 @@ def _unique(
         raise ValidationError(
             f"must include {first.value!r}, the state this job is inserted in: it would hold no key", "$.unique.states"
         )
-    return {
-        "unique_key": key.hex(),
-        "unique_states": unique.mask_bits(mask),
-        "on_conflict": (opts.on_conflict or on_conflict).value,
-    }
+    return {"unique_key": key.hex(), "unique_states": unique.mask_bits(mask), "on_conflict": policy.value}
+
+
+def chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    """Split jobs into statements of one transaction.
+
+    Unique jobs stay together, however many: keys are taken in one order within a statement, so that two bulk inserts
+    with the same keys wait for each other; over several statements they would deadlock.
+    """
+    if any(job.on_conflict is not None for job in jobs):
+        yield jobs
+        return
+    start = size = 0
+    for end, job in enumerate(jobs):
+        size += len(job.args)
+        if end - start == CHUNK_JOBS or (size > CHUNK_CHARACTERS and end > start):
+            yield jobs[start:end]
+            start, size = end, len(job.args)
+    if start < len(jobs):
+        yield jobs[start:]
+
+
+def statement(jobs: Iterable[NewJob]) -> str:
+    """Choose between :data:`INSERT_JOBS` and :data:`INSERT_JOBS_OR_CONFLICT`.
+
+    The second one reports a taken key instead of raising, so that the caller's transaction stays usable. It costs a
+    subtransaction, and is therefore only for jobs that may conflict.
+    """
+    raises = any(job.on_conflict is OnConflict.RAISE for job in jobs)
+    return INSERT_JOBS_OR_CONFLICT if raises else INSERT_JOBS
 
 
 def parameters(jobs: Sequence[NewJob]) -> tuple[list[Any] | None, ...]:
-    """Give the arguments of :data:`INSERT_JOBS`. What all jobs share is sent once.
+    """Give the arguments of either statement. What all jobs share is sent once.
 
-    Shape: six arrays; args one per job, the others one per job or a single value for all; options None when no job has
-    any.
+    Shape: six arrays; args one per job, the others one per job or a single value for all; options None when no job
+    has any.
+
+    Raises:
+        UsageError: too much for one statement.
     """
+    size = sum(len(job.args) for job in jobs)
+    if size > STATEMENT_CHARACTERS:
+        raise UsageError(
+            f"{len(jobs):,} jobs with {size:,} characters of args are too much for one statement"
+            f" (at most {STATEMENT_CHARACTERS:,}): insert them in several calls of one transaction"
+        )
     return (
         [job.args for job in jobs],
         _shared([job.kind for job in jobs]),
@@ -166,8 +290,16 @@ def _shared(values: list[Any]) -> list[Any]:
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
-def inserted(jobs: Iterable[NewJob], ids: Sequence[int], flags: Sequence[bool] | None) -> list[InsertedJob]:
-    """Read the answer of :data:`INSERT_JOBS`, in order of the jobs."""
+def inserted(jobs: Sequence[NewJob], row: Iterable[Any]) -> list[InsertedJob]:
+    """Read the answer of either statement, in order of the jobs.
+
+    Raises:
+        UniqueConflict: another job holds a key; nothing was inserted, and the transaction is as it was before.
+    """
+    ids, flags, *refusal = row
+    if ids is None:
+        message, holder = refusal
+        raise UniqueConflict(message, holder)
     if flags is None:
         return [InsertedJob(job_id, job.kind, job.queue) for job, job_id in zip(jobs, ids, strict=True)]
     return [InsertedJob(job_id, job.kind, job.queue, flag) for job, job_id, flag in zip(jobs, ids, flags, strict=True)]

@@ -1,4 +1,4 @@
-"""Rescue: attempts whose instance is dead or whose deadline has passed go back to the queue, or fail visibly."""
+"""Rescue: attempts of dead instances, past their deadline or past their callback go back to the queue, or fail visibly."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from awa_actors.store.rows import job_row
 
 BURY = "SELECT awa.bury_instances()"
 RESCUE_STALE = "SELECT r FROM awa_queue.rescue_stale($1, $2) r"
+RESCUE_CALLBACKS = "SELECT r FROM awa_queue.rescue_callbacks($1, $2) r"
 RESCUE_DEADLINES = "SELECT r FROM awa_queue.rescue_deadlines($1, $2, $3) r"
 
 
@@ -45,3 +46,12 @@ async def rescue_stale(session: Session, rows: int, bound: int) -> list[RescuedJ
 async def rescue_deadlines(session: Session, rows: int, margin: float, bound: int) -> list[RescuedJob]:
     """Take back up to `rows` attempts past their deadline by `margin` seconds; the attempt counts."""
     return _rescued(await session.fetch(RESCUE_DEADLINES, rows, margin, bound))
+
+
+async def rescue_callbacks(session: Session, rows: int, bound: int) -> list[RescuedJob]:
+    """End up to `rows` waits that are over: expired callbacks (the attempt counts), and handlers that waited in a dead instance.
+
+    Shape: leases in state waiting_external, skipping locked ones -> deferred (retryable), or failed; callbacks whose attempt
+    has ended are deleted.
+    """
+    return _rescued(await session.fetch(RESCUE_CALLBACKS, rows, bound))

@@ -47,5 +47,6 @@ def job_row(stored: dict[str, Any]) -> JobRow:
         rescues=stored["rescues"] or 0,
         interrupted=stored["interrupted"] or 0,
         instance=None if stored["instance"] is None else str(uuid.UUID(stored["instance"])),
+        callback_id=stored.get("callback_id"),
         dlq_reason=stored.get("dlq_reason"),
     )

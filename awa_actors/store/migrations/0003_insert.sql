@@ -123,6 +123,10 @@ BEGIN
         v_holder := awa_queue.take_claim(v_job.unique_key, v_job.job_id);
         IF v_holder IS NULL THEN
             CONTINUE;
+        ELSIF v_job.on_conflict = 'raise' AND EXISTS (SELECT FROM unnest(v_jobs) j WHERE j.job_id = v_holder) THEN
+            RAISE EXCEPTION 'two jobs of this batch have the same unique key'
+                USING ERRCODE = 'unique_violation', CONSTRAINT = 'idx_awa_jobs_unique',
+                      HINT = 'on_conflict return_existing or skip inserts the first of them';
         ELSIF v_job.on_conflict = 'raise' THEN
             RAISE EXCEPTION 'another job holds this unique key: job %', v_holder
                 USING ERRCODE = 'unique_violation', CONSTRAINT = 'idx_awa_jobs_unique', DETAIL = v_holder::text,
@@ -164,36 +168,115 @@ BEGIN
     END IF;
 END $$;
 
+-- The same for callers whose transaction must survive a taken key: nothing is inserted, `conflict` says why, `holder` names the job.
+-- Any other failure raises. The handler costs a subtransaction, so this is for batches in which a key may be taken.
+CREATE FUNCTION awa.insert_jobs_or_conflict(
+    p_args text[], p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[],
+    p_opts text[] DEFAULT NULL, OUT ids bigint[], OUT inserted boolean[], OUT conflict text, OUT holder bigint
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    v_constraint text;
+    v_detail     text;
+BEGIN
+    SELECT r.ids, r.inserted INTO ids, inserted
+    FROM awa.insert_jobs(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts) r;
+EXCEPTION WHEN unique_violation THEN
+    GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME, v_detail = PG_EXCEPTION_DETAIL, conflict = MESSAGE_TEXT;
+    IF v_constraint <> 'idx_awa_jobs_unique' THEN
+        RAISE;
+    END IF;
+    holder := nullif(v_detail, '')::bigint;
+END $$;
+
+-- An instant a producer wrote as text. It must name its offset: what the session's TimeZone is must not matter. The bounds are
+-- those of core/validation.py: every driver can read back what lies between them.
+CREATE FUNCTION awa_queue.read_instant(p_text text) RETURNS timestamptz LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+DECLARE v_instant timestamptz;
+BEGIN
+    IF p_text !~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$' THEN
+        RAISE EXCEPTION 'run_at must be ISO 8601 text with an offset, such as 2026-01-31T09:00:00Z, not %', left(p_text, 60)
+            USING ERRCODE = 'invalid_datetime_format';
+    END IF;
+    v_instant := p_text::timestamptz;
+    IF v_instant NOT BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00' THEN
+        RAISE EXCEPTION 'run_at must lie between 0001-01-02 and 9999-12-30' USING ERRCODE = 'datetime_field_overflow';
+    END IF;
+    RETURN v_instant;
+END $$;
+
+-- What is wrong with the options of awa.insert_job (NULL: nothing): unknown names, other types, what cannot be meant.
+CREATE FUNCTION awa_queue.options_fault(p_opts jsonb) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+DECLARE v_fault text;
+BEGIN
+    SELECT string_agg(CASE WHEN t.type IS NULL THEN 'unknown option: ' || left(o.key, 60)
+                           ELSE o.key || ' must be of type ' || t.type || ', not ' || jsonb_typeof(o.value) END, '; ' ORDER BY o.key)
+    INTO v_fault
+    FROM jsonb_each(p_opts) o
+    LEFT JOIN (VALUES ('queue', 'string'), ('priority', 'number'), ('max_attempts', 'number'), ('run_at', 'string'), ('delay', 'number'),
+                      ('deadline', 'number'), ('metadata', 'object'), ('tags', 'array'), ('unique_key', 'string'),
+                      ('unique_states', 'array'), ('on_conflict', 'string'), ('ordering_key', 'string')) t (key, type) USING (key)
+    WHERE t.type IS DISTINCT FROM jsonb_typeof(o.value);
+    IF v_fault IS NOT NULL THEN
+        RETURN v_fault;
+    END IF;
+    RETURN CASE
+        WHEN p_opts ? 'run_at' AND p_opts ? 'delay' THEN 'give run_at or delay, not both'
+        WHEN (p_opts ->> 'delay')::numeric < 0 THEN 'delay must not be negative'
+        WHEN (p_opts ->> 'deadline')::numeric < 0.001 THEN 'deadline must be at least a millisecond'
+        WHEN p_opts ->> 'on_conflict' NOT IN ('raise', 'return_existing', 'skip') THEN 'on_conflict is raise, return_existing or skip'
+        WHEN p_opts ->> 'unique_key' !~ '^([0-9A-Fa-f]{2}){1,200}$' THEN 'unique_key must be 1 to 200 bytes in hex'
+        WHEN NOT p_opts ? 'unique_key' AND p_opts ?| ARRAY['unique_states', 'on_conflict']
+            THEN 'unique_states and on_conflict mean nothing without a unique_key'
+        WHEN EXISTS (SELECT FROM jsonb_array_elements(p_opts -> 'unique_states') s
+                     WHERE s NOT IN (SELECT to_jsonb(v) FROM unnest(enum_range(NULL::awa.job_state)) v))
+            THEN 'unique_states must be names of states'
+        WHEN NOT p_opts -> 'unique_states' ? CASE WHEN p_opts ?| ARRAY['run_at', 'delay'] THEN 'scheduled' ELSE 'available' END
+            THEN 'unique_states must include the state this job is inserted in, available or (with run_at or delay) scheduled'
+        WHEN octet_length(p_opts ->> 'ordering_key') NOT BETWEEN 1 AND 1024 THEN 'ordering_key must have 1 to 1024 bytes'
+        WHEN EXISTS (SELECT FROM jsonb_array_elements(p_opts -> 'tags') t
+                     WHERE jsonb_typeof(t) <> 'string' OR length(t #>> '{}') NOT BETWEEN 1 AND 200)
+            THEN 'tags must be strings of 1 to 200 characters'
+        WHEN EXISTS (SELECT FROM jsonb_object_keys(p_opts -> 'metadata') k
+                     WHERE (k LIKE 'awa:%' AND k <> 'awa:traceparent') OR k LIKE '$_awa$_%' ESCAPE '$'
+                        OR k IN ('cron_name', 'cron_fire_time', 'triggered_manually'))
+            THEN 'metadata keys awa:*, _awa_*, cron_name, cron_fire_time and triggered_manually are reserved'
+    END;
+END $$;
+
 -- The stable producer function for any language. opts: queue, priority, max_attempts, run_at (ISO text with offset), delay (s),
 -- deadline (s), metadata, tags, unique_key (hex), unique_states (names, default every state but failed and cancelled),
--- on_conflict, ordering_key (text). Unknown options are refused.
+-- on_conflict, ordering_key (text). A null option counts as absent; what is unknown or cannot be meant is refused.
 CREATE FUNCTION awa.insert_job(p_kind text, p_args jsonb DEFAULT '{}', p_opts jsonb DEFAULT '{}', OUT id bigint, OUT inserted boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
-    v_opts    jsonb := coalesce(p_opts, '{}');
-    v_unknown text;
-    v_mask    text;
+    v_opts  jsonb;
+    v_rest  jsonb;
+    v_fault text;
+    v_mask  text;
 BEGIN
-    SELECT string_agg(k, ', ') INTO v_unknown FROM jsonb_object_keys(v_opts) k
-    WHERE k NOT IN ('queue', 'priority', 'max_attempts', 'run_at', 'delay', 'deadline', 'metadata', 'tags', 'unique_key',
-                    'unique_states', 'on_conflict', 'ordering_key');
-    IF v_unknown IS NOT NULL THEN
-        RAISE EXCEPTION 'unknown option: %', v_unknown USING ERRCODE = 'invalid_parameter_value';
+    IF jsonb_typeof(p_args) <> 'object' OR jsonb_typeof(p_opts) <> 'object' THEN
+        RAISE EXCEPTION 'args and options must be JSON objects' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF v_opts ? 'on_conflict' AND v_opts ->> 'on_conflict' NOT IN ('raise', 'return_existing', 'skip') THEN
-        RAISE EXCEPTION 'on_conflict is raise, return_existing or skip' USING ERRCODE = 'invalid_parameter_value';
+    SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO v_opts FROM jsonb_each(p_opts) o WHERE o.value <> 'null';
+    v_fault := awa_queue.options_fault(v_opts);
+    IF v_fault IS NOT NULL THEN
+        RAISE EXCEPTION '%', v_fault USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF v_opts ? 'unique_key' THEN
         SELECT string_agg(CASE WHEN NOT v_opts ? 'unique_states' THEN CASE WHEN s IN ('failed', 'cancelled') THEN '0' ELSE '1' END
                                WHEN v_opts -> 'unique_states' ? s::text THEN '1' ELSE '0' END, '' ORDER BY s)
         INTO v_mask FROM unnest(enum_range(NULL::awa.job_state)) s;
     END IF;
-    SELECT r.ids[1], r.inserted[1] INTO id, inserted FROM awa.insert_jobs(
+    -- Delays and deadlines end at ten years (core/backoff.py), so that now + delay stays a date.
+    v_rest := (v_opts - ARRAY['queue', 'priority', 'max_attempts', 'deadline']) || jsonb_strip_nulls(jsonb_build_object(
+        'run_at', awa_queue.read_instant(v_opts ->> 'run_at'),
+        'delay', least((v_opts ->> 'delay')::numeric, 316224000),
+        'deadline_ms', trunc(least((v_opts ->> 'deadline')::numeric, 316224000) * 1000),
+        'unique_states', v_mask,
+        'ordering_key', encode(convert_to(v_opts ->> 'ordering_key', 'UTF8'), 'hex')));
+    SELECT r.ids[1], coalesce(r.inserted[1], true) INTO id, inserted FROM awa.insert_jobs(
         ARRAY[coalesce(p_args, '{}')::text], ARRAY[p_kind], ARRAY[coalesce(v_opts ->> 'queue', 'default')],
         ARRAY[coalesce((v_opts ->> 'priority')::smallint, 2::smallint)],
         ARRAY[coalesce((v_opts ->> 'max_attempts')::smallint, 25::smallint)],
-        ARRAY[(jsonb_strip_nulls(v_opts - ARRAY['queue', 'priority', 'max_attempts', 'deadline', 'ordering_key', 'unique_states', 'metadata']
-               || jsonb_build_object('deadline_ms', ((v_opts ->> 'deadline')::float8 * 1000)::bigint, 'unique_states', v_mask,
-                                     'ordering_key', encode(convert_to(v_opts ->> 'ordering_key', 'UTF8'), 'hex')))
-              || CASE WHEN v_opts ? 'metadata' THEN jsonb_build_object('metadata', v_opts -> 'metadata') ELSE '{}'::jsonb END)::text]) r;
+        CASE WHEN v_rest <> '{}' THEN ARRAY[v_rest::text] END) r;
 END $$;

@@ -136,6 +136,7 @@ BEGIN
         )
         SELECT array_agg(to_jsonb(d.*) || '{"rescue_reason": "stale_instance"}') INTO v_rows FROM landed d;
         PERFORM awa_queue.due_at(v_now);
+        PERFORM awa.write_outbox(v_rows);
     EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR SQLSTATE 'AWA01' THEN
         v_rows := NULL;
     END;
@@ -168,6 +169,7 @@ DECLARE
     j       awa_queue.deferred_jobs;
     o       jsonb := jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'state', 'retryable', 'delay', p_delay);
     v_error text;
+    v_row   jsonb;
 BEGIN
     BEGIN
         j := awa_queue.whole(l);
@@ -189,7 +191,9 @@ BEGIN
         GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
         j := awa_queue.abandon(l, v_error);
     END;
-    RETURN to_jsonb(j) || jsonb_build_object('rescue_reason', p_why);
+    v_row := to_jsonb(j) || jsonb_build_object('rescue_reason', p_why);
+    PERFORM awa.write_outbox(ARRAY[v_row]);
+    RETURN v_row;
 END $$;
 
 -- The last resort of a rescue: nothing about the job can be relied on, but it must leave the live attempts, visibly.

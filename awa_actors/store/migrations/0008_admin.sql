@@ -37,6 +37,9 @@ BEGIN
     SELECT to_jsonb(j.*) INTO v FROM awa.jobs j WHERE j.id = p_job LIMIT 1;
     IF v IS NULL THEN
         SELECT to_jsonb(d.*) - 'job_id' || jsonb_build_object('id', d.job_id) INTO v FROM awa_queue.dlq_entries d WHERE d.job_id = p_job;
+    ELSIF v ->> 'state' IN ('running', 'waiting_external') THEN
+        v := v || coalesce((SELECT jsonb_build_object('callback_id', c.callback_id, 'callback_timeout_at', c.timeout_at)
+            FROM awa_queue.callbacks c WHERE c.job_id = p_job AND c.run_lease = (v ->> 'run_lease')::bigint AND NOT c.resumed), '{}');
     END IF;
     RETURN v;
 END $$;
@@ -139,27 +142,39 @@ BEGIN
 END $$;
 
 -- Producers written for the older contract run unchanged: same signature, one awa.jobs row. A job said to be available with
--- a due time in the future waits for it.
+-- a due time in the future waits for it. Plans are pinned as in find_job: the row is read back from a view of many tables.
 CREATE FUNCTION awa.insert_job_compat(
     p_kind text, p_queue text DEFAULT 'default', p_args jsonb DEFAULT '{}', p_state awa.job_state DEFAULT 'available',
     p_priority smallint DEFAULT 2, p_max_attempts smallint DEFAULT 25, p_run_at timestamptz DEFAULT NULL, p_metadata jsonb DEFAULT '{}',
     p_tags text[] DEFAULT '{}', p_unique_key bytea DEFAULT NULL, p_unique_states bit(8) DEFAULT NULL, p_ordering_key bytea DEFAULT NULL
-) RETURNS awa.jobs LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+) RETURNS awa.jobs LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_id  bigint;
-    v_row awa.jobs;
+    v_fault text := CASE
+        WHEN p_state NOT IN ('available', 'scheduled', 'retryable') THEN 'a job cannot be inserted as ' || p_state
+        WHEN p_run_at NOT BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00' THEN 'run_at must lie between 0001-01-02 and 9999-12-30'
+        WHEN jsonb_typeof(p_metadata) <> 'object' THEN 'metadata must be a JSON object'
+        WHEN array_position(p_tags, NULL) IS NOT NULL THEN 'tags must not be null'
+        WHEN octet_length(p_unique_key) NOT BETWEEN 1 AND 200 THEN 'a unique key must have 1 to 200 bytes' END;
+    v_opts  jsonb;
+    v_id    bigint;
+    v_row   awa.jobs;
 BEGIN
-    IF p_state NOT IN ('available', 'scheduled', 'retryable') THEN
-        RAISE EXCEPTION 'a job cannot be inserted as %', p_state USING ERRCODE = 'invalid_parameter_value';
+    IF v_fault IS NOT NULL THEN
+        RAISE EXCEPTION '%', v_fault USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT r.ids[1] INTO v_id FROM awa.insert_jobs(
-        ARRAY[coalesce(p_args, '{}')::text], ARRAY[p_kind], ARRAY[p_queue], ARRAY[p_priority], ARRAY[p_max_attempts],
-        ARRAY[jsonb_strip_nulls(jsonb_build_object(
+    v_opts := jsonb_strip_nulls(jsonb_build_object(
             'run_at', CASE WHEN p_state <> 'available' OR p_run_at > clock_timestamp() THEN coalesce(p_run_at, clock_timestamp()) END,
             'tags', to_jsonb(nullif(p_tags, '{}')), 'unique_key', encode(p_unique_key, 'hex'),
             'unique_states', CASE WHEN p_unique_key IS NOT NULL THEN coalesce(p_unique_states, B'11111000')::text END,
-            'ordering_key', encode(p_ordering_key, 'hex')) || CASE WHEN p_metadata IS NULL OR p_metadata = '{}' THEN '{}'::jsonb
-            ELSE jsonb_build_object('metadata', p_metadata) END)::text]) r;
+            'ordering_key', encode(p_ordering_key, 'hex')))
+        || CASE WHEN p_metadata <> '{}' THEN jsonb_build_object('metadata', p_metadata) ELSE '{}' END;
+    SELECT r.ids[1] INTO v_id FROM awa.insert_jobs(
+        ARRAY[coalesce(p_args, '{}')::text], ARRAY[p_kind], ARRAY[p_queue], ARRAY[p_priority], ARRAY[p_max_attempts],
+        CASE WHEN v_opts <> '{}' THEN ARRAY[v_opts::text] END) r;
+    IF p_state = 'retryable' THEN
+        UPDATE awa_queue.deferred_jobs d SET state = 'retryable' WHERE d.job_id = v_id;
+    END IF;
     SELECT j.* INTO v_row FROM awa.jobs j WHERE j.id = v_id LIMIT 1;
     RETURN v_row;
 END $$;

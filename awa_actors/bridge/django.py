@@ -1,0 +1,77 @@
+"""Enqueue on a Django database connection: the job exists when the surrounding ``transaction.atomic`` commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+from django.utils.connection import ConnectionDoesNotExist
+
+from awa_actors.bridge.statements import positional, translated
+from awa_actors.errors import UsageError
+from awa_actors.jobs import InsertedJob, InsertOpts
+from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
+
+
+def insert(args: Any, opts: InsertOpts | None = None, *, using: str = DEFAULT_DB_ALIAS) -> InsertedJob:
+    """Insert one job in the atomic block of this thread; outside one it is committed at once.
+
+    Args:
+        args: an instance of an args class.
+        opts: how it differs from what the class declares.
+        using: alias of a PostgreSQL database in ``DATABASES``, the one your own rows are in.
+
+    Raises:
+        ValidationError: something in it cannot be stored; nothing was sent.
+        UniqueConflict: another job holds its unique key; nothing was inserted, and the transaction stays usable.
+        UsageError: no such alias, or another database than PostgreSQL.
+        StoreError: the database refused; the atomic block will be rolled back.
+    """
+    return _insert(_connection(using), [admit(args, opts)])[0]
+
+
+def insert_many(
+    jobs: Iterable[Any], opts: InsertOpts | None = None, *, using: str = DEFAULT_DB_ALIAS
+) -> list[InsertedJob]:
+    """Insert many jobs, all or none and in their order, as :func:`insert` does one.
+
+    Args:
+        jobs: instances of args classes, not necessarily of one.
+        opts: options of every one of them.
+        using: as there.
+    """
+    return _insert(_connection(using), admit_many(jobs, opts))
+
+
+def fetch_row(connection: Any, sql: str, *values: Any) -> Sequence[Any]:
+    """Run one statement that gives one row.
+
+    Raises:
+        AwaError: translated from what Django raises.
+    """
+    try:
+        # Without a savepoint: an error marks the caller's block for rollback; else Django would commit it in vain.
+        with transaction.atomic(using=connection.alias, savepoint=False), connection.cursor() as cursor:
+            cursor.execute(positional(sql), values)
+            row: Sequence[Any] = cursor.fetchone()
+            return row
+    except Error as error:
+        raw = connection.connection
+        raise translated(error, lost=raw is None or bool(raw.closed)) from error
+
+
+def _insert(connection: Any, jobs: Sequence[NewJob]) -> list[InsertedJob]:
+    if not jobs:
+        return []
+    return inserted(jobs, fetch_row(connection, statement(jobs), *parameters(jobs)))
+
+
+def _connection(using: str) -> Any:
+    try:
+        connection = connections[using]
+    except (ConnectionDoesNotExist, TypeError) as error:
+        raise UsageError(f"using= names no database of DATABASES: {error}") from error
+    if connection.vendor != "postgresql":
+        raise UsageError(f"jobs are stored in PostgreSQL, and the database {using!r} is {connection.vendor}")
+    return connection

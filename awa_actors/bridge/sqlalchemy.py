@@ -1,0 +1,106 @@
+"""Enqueue on a SQLAlchemy session or connection, over any PostgreSQL driver: the job exists when it commits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session
+
+from awa_actors.bridge.statements import named, names, translated, wrong_connection
+from awa_actors.errors import UsageError
+from awa_actors.jobs import InsertedJob, InsertOpts
+from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    Sync = Connection | Session | scoped_session[Any]
+    Async = AsyncConnection | AsyncSession | async_scoped_session[Any]
+
+
+def insert(conn: Sync, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
+    """Insert one job in the transaction of a session or connection, which SQLAlchemy begins where none is open.
+
+    The session is not flushed: flush it yourself where the args name the key of a new object.
+
+    Args:
+        conn: a Session, a scoped_session or a Connection on PostgreSQL.
+        args: an instance of an args class.
+        opts: how it differs from what the class declares.
+
+    Raises:
+        ValidationError: something in it cannot be stored; nothing was sent.
+        UniqueConflict: another job holds its unique key; nothing was inserted, and the transaction stays usable.
+        UsageError: `conn` is something else, or on another database; an async one goes to :func:`insert_async`.
+        StoreError: the database refused; the transaction is aborted, as after any failed statement.
+    """
+    return _insert(_connection(conn, "insert"), [admit(args, opts)])[0]
+
+
+def insert_many(conn: Sync, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
+    """Insert many jobs, all or none and in their order, as :func:`insert` does one.
+
+    Args:
+        conn: as there.
+        jobs: instances of args classes, not necessarily of one.
+        opts: options of every one of them.
+    """
+    return _insert(_connection(conn, "insert_many"), admit_many(jobs, opts))
+
+
+async def insert_async(conn: Async, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
+    """Insert one job on an async session or connection, as :func:`insert` does on a sync one."""
+    return await _asynchronous(conn, "insert_async").run_sync(insert, args, opts)
+
+
+async def insert_many_async(conn: Async, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
+    """Insert many jobs on an async session or connection, as :func:`insert_many` does on a sync one."""
+    return await _asynchronous(conn, "insert_many_async").run_sync(insert_many, jobs, opts)
+
+
+def fetch_row(conn: Connection, sql: str, *values: Any) -> Sequence[Any]:
+    """Run one statement that gives one row.
+
+    Raises:
+        AwaError: translated from what the driver raises.
+    """
+    try:
+        return conn.execute(_clause(sql), names(values)).one()
+    except DBAPIError as error:
+        raise translated(error, lost=error.connection_invalidated) from error
+
+
+def _insert(conn: Connection, jobs: Sequence[NewJob]) -> list[InsertedJob]:
+    if not jobs:
+        return []
+    return inserted(jobs, fetch_row(conn, statement(jobs), *parameters(jobs)))
+
+
+@functools.cache
+def _clause(sql: str) -> TextClause:
+    return text(named(sql))
+
+
+def _connection(conn: object, function: str) -> Connection:
+    found = conn.connection() if isinstance(conn, Session | scoped_session) else conn
+    if not isinstance(found, Connection):
+        takes = "a Session or Connection"
+        raise wrong_connection(conn, bridge="sqlalchemy", function=function, takes=takes)
+    if found.dialect.name != "postgresql":
+        raise UsageError(f"jobs are stored in PostgreSQL, and this connection is to {found.dialect.name}")
+    return found
+
+
+def _asynchronous(conn: object, function: str) -> AsyncConnection | AsyncSession:
+    # Here and not above: this needs greenlet, which those who stay synchronous may not have.
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    found = conn() if isinstance(conn, async_scoped_session) else conn
+    if not isinstance(found, AsyncConnection | AsyncSession):
+        takes = "an AsyncSession or AsyncConnection"
+        raise wrong_connection(conn, bridge="sqlalchemy", function=function, takes=takes)
+    return found

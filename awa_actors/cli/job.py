@@ -1,0 +1,107 @@
+"""job: look at jobs, cancel them, run them again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from awa_actors.cli.database import ask
+from awa_actors.cli.failures import NO, OK
+from awa_actors.cli.output import job_fields, last_error, shown, write_json, write_table
+from awa_actors.cli.placement import Common, noun
+from awa_actors.client import Client
+from awa_actors.errors import JobNotFound, UniqueConflict
+from awa_actors.jobs import JobRow, JobState
+
+job = noun("job", "Single jobs: list, show, cancel, retry.")
+IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(1))
+
+
+@job.command("list")
+@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
+@click.option("--kind", help="Only jobs of this kind.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--tag", help="Only jobs with this tag.")
+@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only ids below this one: the next page.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.pass_obj
+def list_(common: Common, state: str | None, **filters: Any) -> int:
+    """List jobs, newest first."""
+    wanted = None if state is None else JobState(state)
+    jobs = ask(common, lambda client: client.admin.jobs(state=wanted, **filters))
+    if common.json:
+        write_json([job_fields(one) for one in jobs])
+    else:
+        write_table(
+            ("id", "kind", "queue", "state", "attempt", "run at", "last error"),
+            [
+                (one.id, one.kind, one.queue, one.state, f"{one.attempt}/{one.max_attempts}", one.run_at, last_error(one))
+                for one in jobs
+            ],
+            "no such job",
+        )
+    return OK
+
+
+@job.command("show")
+@click.argument("job_id", metavar="ID", type=click.IntRange(1))
+@click.pass_obj
+def show(common: Common, job_id: int) -> int:
+    """Show everything about one job, dead letters included."""
+    found = ask(common, lambda client: client.admin.job(job_id))
+    if common.json:
+        write_json(job_fields(found))
+        return OK
+    for name, value in job_fields(found).items():
+        if name != "errors" and value not in (None, (), {}):
+            print(f"{name:<13} {shown(value.hex() if isinstance(value, bytes) else value)}")
+    for entry in found.errors:
+        print(f"\nattempt {entry.get('attempt', '?')} at {entry.get('at', '?')}:")
+        for line in str(entry.get("error", entry)).splitlines():
+            print(f"  {shown(line)}")
+    return OK
+
+
+@job.command("cancel")
+@IDS
+@click.option("--reason", default="cancelled by an operator", show_default=True, help="Kept with the job.")
+@click.pass_obj
+def cancel(common: Common, ids: tuple[int, ...], reason: str) -> int:
+    """Cancel jobs that have not ended; running handlers are told at once. Exit status 1 when one could not be."""
+    return _each(common, ids, "cancelled", lambda client, job_id: client.admin.cancel(job_id, reason))
+
+
+@job.command("retry")
+@IDS
+@click.pass_obj
+def retry(common: Common, ids: tuple[int, ...]) -> int:
+    """Run failed, cancelled, dead or deferred jobs again now, attempts from 0. Exit status 1 when one could not be."""
+    return _each(common, ids, "retried", lambda client, job_id: client.admin.retry(job_id))
+
+
+def _each(
+    common: Common, ids: tuple[int, ...], done: str, change: Callable[[Client, int], Awaitable[JobRow | None]]
+) -> int:
+    """Change one job after the other: one that cannot be changed keeps no other from it."""
+
+    async def one(client: Client, job_id: int) -> dict[str, Any]:
+        try:
+            changed = await change(client, job_id)
+            now = changed or await client.admin.job(job_id)
+        except (JobNotFound, UniqueConflict) as error:
+            return {"id": job_id, "done": False, "state": None, "reason": str(error)}
+        reason = None if changed else f"it is {now.state.value}"
+        return {"id": job_id, "done": changed is not None, "state": now.state, "reason": reason}
+
+    async def all_of_them(client: Client) -> list[dict[str, Any]]:
+        return [await one(client, job_id) for job_id in ids]
+
+    results = ask(common, all_of_them, writable=True)
+    if common.json:
+        write_json(results)
+    else:
+        for result in results:
+            print(f"job {result['id']}: {done if result['done'] else f'not {done}: {shown(result['reason'])}'}")
+    return OK if all(result["done"] for result in results) else NO

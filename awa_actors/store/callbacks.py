@@ -1,0 +1,290 @@
+"""Callbacks: a running attempt registers and waits, the outside world resolves.
+
+The second half is free of any driver: clients, bridges and the ingress run the same statements and read the same answers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import orjson
+
+from awa_actors.codec import structure
+from awa_actors.core.backoff import clamp_delay
+from awa_actors.core.callbacks import Complete, Fail, Ignore, check_callback_id, payload_text
+from awa_actors.core.follow_up_template import DeclaredFollowUp
+from awa_actors.core.json_text import JSON_LIMIT
+from awa_actors.core.text import storable
+from awa_actors.errors import CallbackNotFound, FollowUpError, ValidationError
+from awa_actors.events import Completed, Event, Exhausted, Retried
+from awa_actors.jobs import JobRow, JobState
+from awa_actors.registry import Registry
+from awa_actors.store.follow_up_plan import SpecFailed, plan, read_declared
+from awa_actors.store.insert import NewJob
+from awa_actors.store.rows import job_row
+
+if TYPE_CHECKING:
+    from awa_actors.store.pool import Session
+
+REGISTER = "SELECT awa_queue.register_callback($1, $2, $3, $4, $5::text::jsonb)"
+UNREGISTER = "SELECT awa_queue.cancel_callback($1, $2, $3, $4)"
+AWAIT = "SELECT status, payload, due_in FROM awa_queue.await_callback($1, $2, $3, $4, $5)"
+LEAVE = "SELECT awa_queue.leave_callback($1, $2, $3, $4, $5)"
+PARK = "SELECT job_id, outcome, job FROM awa_queue.park($1, $2::text::jsonb)"
+
+# Types are qualified: these run on sessions of other people, with a search_path of theirs.
+_ID = "$1::pg_catalog.text::pg_catalog.uuid"
+_JSON = "$2::pg_catalog.text::pg_catalog.jsonb"
+COMPLETE = f"SELECT awa.complete_external({_ID}, {_JSON})::pg_catalog.text"
+FAIL = f"SELECT awa.fail_external({_ID}, $2::pg_catalog.text)::pg_catalog.text"
+RETRY = f"SELECT awa.retry_external({_ID})::pg_catalog.text"
+RESUME = f"SELECT awa.resume_external({_ID}, {_JSON})::pg_catalog.text"
+HEARTBEAT = f"SELECT awa.heartbeat_callback({_ID}, $2::pg_catalog.float8)::pg_catalog.text"
+OPEN = f"SELECT awa_queue.open_callback({_ID})::pg_catalog.text"
+
+
+@attrs.frozen
+class Holder:
+    """Whose callback it is: the identity of an attempt."""
+
+    job_id: int
+    run_lease: int
+    instance: uuid.UUID
+
+
+@attrs.frozen
+class Look:
+    """What a waiting handler sees.
+
+    Args:
+        status: waiting, resumed, expired, unknown or stale.
+        payload: what the job was resumed with.
+        due_in: seconds until the callback expires, while waiting.
+    """
+
+    status: str
+    payload: Any
+    due_in: float | None
+
+
+@attrs.frozen
+class Parked:
+    """What became of an attempt that returned WaitForCallback: `parked`, `resumed`, `violation` or `duplicate`."""
+
+    outcome: str
+    job: JobRow
+
+
+async def register(session: Session, holder: Holder, seconds: float, expressions: str | None) -> str | None:
+    """Register a callback, replacing the job's earlier one; returns its id, or None when the attempt is stale.
+
+    Shape: guarded by the lease (job_id, run_lease, instance) in state running -> one open callback.
+    """
+    found = await session.fetchval(REGISTER, holder.job_id, holder.run_lease, holder.instance, seconds, expressions)
+    return None if found is None else str(found)
+
+
+async def unregister(session: Session, callback_id: str, holder: Holder) -> bool:
+    """Take a registration back; False when it is not open (any more)."""
+    return bool(await session.fetchval(UNREGISTER, callback_id, holder.job_id, holder.run_lease, holder.instance))
+
+
+async def look(session: Session, callback_id: str, holder: Holder, remaining: float | None) -> Look:
+    """Look after a callback from inside its handler; the first look marks the job as waiting.
+
+    Args:
+        session: outside a transaction.
+        callback_id: which.
+        holder: the attempt.
+        remaining: seconds left of the attempt's deadline, which stands still while it waits; None without one.
+    """
+    row = await session.fetchrow(AWAIT, callback_id, holder.job_id, holder.run_lease, holder.instance, remaining)
+    payload = None if row["payload"] is None else orjson.loads(row["payload"])
+    return Look(row["status"], payload, row["due_in"])
+
+
+async def leave(session: Session, callback_id: str, holder: Holder, remaining: float | None) -> None:
+    """Stop waiting inside the handler without an answer; the callback stays open and the attempt runs on."""
+    await session.execute(LEAVE, callback_id, holder.job_id, holder.run_lease, holder.instance, remaining)
+
+
+async def park(session: Session, instance: uuid.UUID, entries: Sequence[Mapping[str, Any]]) -> dict[int, Parked]:
+    """Park attempts whose handlers returned WaitForCallback.
+
+    Args:
+        session: any.
+        instance: whose attempts.
+        entries: job_id, run_lease, callback_id, and progress and metadata where the handler left some.
+
+    Shape: leases that match (job_id, run_lease, instance) stay, in state waiting_external, without a deadline.
+
+    Returns:
+        What became of each, by job id; ids that are missing were stale.
+    """
+    rows = await session.fetch(PARK, instance, orjson.dumps(list(entries)).decode())
+    return {row["job_id"]: Parked(row["outcome"], job_row(orjson.loads(row["job"]))) for row in rows}
+
+
+@attrs.frozen
+class Resolution:
+    """One statement that resolves a callback on anybody's connection.
+
+    Args:
+        callback_id: which.
+        sql: the statement, with ``$1`` placeholders.
+        arguments: its text and float arguments.
+        error: what a failure says, for its event.
+    """
+
+    callback_id: str
+    sql: str
+    arguments: tuple[Any, ...]
+    error: str = ""
+
+
+@attrs.frozen
+class Resolved:
+    """A callback that was resolved (or extended): the job as it landed, and what follows from that.
+
+    Args:
+        job: the row after the transition.
+        came_from: the state it was in.
+        outcome: whose follow-ups belong to it: completed, exhausted, retried, or None.
+        error: what an exhausted or retried event says.
+        attempt: number of the attempt that ended.
+        declared: follow-ups of that outcome and kind that the database declares.
+    """
+
+    job: JobRow
+    came_from: JobState
+    outcome: str | None
+    error: str
+    attempt: int
+    declared: tuple[DeclaredFollowUp, ...]
+
+
+def complete(callback_id: object, payload: Any = None, *, limit: int = JSON_LIMIT) -> Resolution:
+    """Complete the job with the payload as its result.
+
+    Raises:
+        ValidationError: not a callback id, or a payload that cannot be stored; nothing was sent.
+    """
+    checked = check_callback_id(callback_id)
+    return Resolution(checked, COMPLETE, (checked, payload_text(payload, limit=limit)))
+
+
+def fail(callback_id: object, error: object) -> Resolution:
+    """Fail the job for good."""
+    checked, text = check_callback_id(callback_id), storable(error)
+    return Resolution(checked, FAIL, (checked, text), text)
+
+
+def retry(callback_id: object) -> Resolution:
+    """Run the waiting job again from the start."""
+    checked = check_callback_id(callback_id)
+    return Resolution(checked, RETRY, (checked,), "asked to run again by its callback")
+
+
+def resume(callback_id: object, payload: Any = None, *, limit: int = JSON_LIMIT) -> Resolution:
+    """Let the job go on with the payload."""
+    checked = check_callback_id(callback_id)
+    return Resolution(checked, RESUME, (checked, payload_text(payload, limit=limit)))
+
+
+def heartbeat(callback_id: object, seconds: float) -> Resolution:
+    """Let the callback expire `seconds` from now.
+
+    Raises:
+        ValidationError: not a finite number of seconds, or negative.
+    """
+    checked = check_callback_id(callback_id)
+    return Resolution(checked, HEARTBEAT, (checked, clamp_delay(seconds, path="$.timeout_seconds")))
+
+
+def lock(callback_id: object) -> Resolution:
+    """Lock a callback until the end of the transaction, and read its expressions (:func:`expressions`)."""
+    checked = check_callback_id(callback_id)
+    return Resolution(checked, OPEN, (checked,))
+
+
+def expressions(answer: str | None, resolution: Resolution) -> dict[str, str]:
+    """Read the answer of :func:`lock`.
+
+    Raises:
+        CallbackNotFound: there is no open callback of this id.
+    """
+    return _stored(answer, resolution).get("cel") or {}
+
+
+def decided(resolution: Resolution, decision: Complete | Fail | Ignore, *, limit: int = JSON_LIMIT) -> Resolution | None:
+    """The statement that a decision of :func:`core.callbacks.decide` asks for; None when it ignores the payload."""
+    match decision:
+        case Complete(payload=payload):
+            return complete(resolution.callback_id, payload, limit=limit)
+        case Fail(error=error):
+            return fail(resolution.callback_id, error)
+        case Ignore():
+            return None
+
+
+def _stored(answer: str | None, resolution: Resolution) -> dict[str, Any]:
+    if answer is None:
+        raise CallbackNotFound(
+            f"there is no open callback {resolution.callback_id}: it is unknown, resolved, replaced, or its attempt has ended"
+        )
+    stored: dict[str, Any] = orjson.loads(answer)
+    return stored
+
+
+def read(answer: str | None, resolution: Resolution) -> Resolved:
+    """Read the answer of a resolution.
+
+    Raises:
+        CallbackNotFound: nothing was changed.
+    """
+    stored = _stored(answer, resolution)
+    job = job_row(stored)
+    return Resolved(
+        job,
+        JobState(stored["came_from"]),
+        stored["outcome"],
+        resolution.error,
+        stored.get("attempt_before", job.attempt),
+        tuple(read_declared(spec) for spec in stored["specs"] or ()),
+    )
+
+
+def follow_ups(registry: Registry, resolved: Resolved) -> list[NewJob]:
+    """Plan the follow-up jobs of a resolution, to be inserted in its transaction.
+
+    Raises:
+        FollowUpError: a closure failed; roll back, so that the callback stays open.
+
+    Source: ADR-029, fact F16.
+    """
+    kind, outcome = resolved.job.kind, resolved.outcome
+    own = (outcome, kind) in registry.follow_ups
+    if outcome is None or not (own or resolved.declared):
+        return []
+    try:
+        args = structure(resolved.job.args, registry.args_types[kind]) if own else resolved.job.args
+    except ValidationError as error:
+        raise FollowUpError(f"job {resolved.job.id}: its args do not fit its follow-ups: {error}") from error
+    planned = plan(registry, outcome, _event(resolved, args), resolved.declared)
+    if isinstance(planned, SpecFailed):
+        raise FollowUpError(
+            f"follow-up {planned.spec} of job {resolved.job.id} failed, nothing was changed: {planned.error}"
+        )
+    return planned.jobs
+
+
+def _event(resolved: Resolved, args: Any) -> Event[Any]:
+    job, attempt = resolved.job, resolved.attempt
+    if resolved.outcome == "completed":
+        return Completed(job=job, args=args, duration=0.0)
+    if resolved.outcome == "exhausted":
+        return Exhausted(job=job, args=args, error=resolved.error, attempt=attempt)
+    return Retried(job=job, args=args, error=resolved.error, attempt=attempt, next_run_at=job.run_at)

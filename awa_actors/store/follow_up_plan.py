@@ -1,0 +1,240 @@
+"""Which jobs follow from a transition: closures and declarations, evaluated. Pure, so that every sender shares it.
+
+A sender that holds a transaction plans, inserts what was planned in that transaction, and commits both or neither.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from awa_actors.core import unique
+from awa_actors.core.follow_up_template import DeclaredFollowUp
+from awa_actors.core.json_text import json_text
+from awa_actors.core.text import error_text
+from awa_actors.errors import FollowUpError, UsageError
+from awa_actors.events import OUTCOME_EVENTS, Event
+from awa_actors.jobs import Completion, Delivery, Enqueue, InsertOpts, JobRow, OnConflict, UniqueOpts
+from awa_actors.registry import FollowUpSpec, Registry
+from awa_actors.store.insert import NewJob, admit
+
+DEPTH_KEY = "awa:follow_up_depth"
+ORIGIN_KEY = "awa:follow_up_of"
+FAILURES_KEY = "awa:follow_up_failures"
+
+_OUTCOMES = {made: outcome for outcome, made in OUTCOME_EVENTS.items()}
+
+
+@attrs.frozen
+class SpecFailed:
+    """A closure failed, or what it returned cannot be a job.
+
+    Args:
+        spec: which one.
+        error: why, in words.
+        final: trying again cannot help (a chain that is too deep).
+    """
+
+    spec: str
+    error: str
+    final: bool = False
+
+
+@attrs.frozen
+class PlannedJob:
+    """What one spec made."""
+
+    spec: str
+    job: NewJob
+
+
+@attrs.frozen
+class Planned:
+    """The follow-up jobs of one event, in registration order."""
+
+    jobs: list[NewJob]
+
+
+@attrs.define(eq=False)
+class Specs:
+    """The follow-ups one process knows: its registry's closures, and what is declared in its database.
+
+    Args:
+        registry: of this process.
+        declared: as last read; the follow-up dispatcher alone replaces it.
+    """
+
+    registry: Registry
+    declared: dict[tuple[str, str], list[FollowUpSpec]] = attrs.field(factory=dict)
+
+    def of(self, outcome: str, kind: str) -> list[FollowUpSpec]:
+        """Specs of one outcome of one kind, in the order in which their jobs are enqueued."""
+        key = (outcome, kind)
+        own, declared = self.registry.follow_ups.get(key, ()), self.declared.get(key, ())
+        return [*own, *declared]
+
+    def any_of(self, kind: str, *outcomes: str) -> bool:
+        """Whether any of these outcomes of a kind has follow-ups."""
+        own, declared = self.registry.follow_ups, self.declared
+        return any((outcome, kind) in own or (outcome, kind) in declared for outcome in outcomes)
+
+    def outbox(self) -> list[FollowUpSpec]:
+        """Specs that are delivered through the outbox."""
+        keys = {key for key in (*self.registry.follow_ups, *self.declared) if key[0] == "rescued"}
+        return [spec for _, kind in sorted(keys) for spec in self.of("rescued", kind) if spec.delivery is Delivery.OUTBOX]
+
+    def set_declared(self, declared: Iterable[DeclaredFollowUp]) -> None:
+        """Take over what was read from the database, but for completions that handlers own."""
+        found: dict[tuple[str, str], list[FollowUpSpec]] = {}
+        for one in declared:
+            worker = self.registry.workers.get(one.kind)
+            if one.outcome == "completed" and worker is not None and worker.completion is Completion.CALLER_OWNED:
+                continue
+            found.setdefault((one.outcome, one.kind), []).append(declared_spec(one))
+        self.declared = found
+
+
+def plan(
+    registry: Registry, outcome: str, event: Event[Any], declared: Iterable[DeclaredFollowUp] = ()
+) -> Planned | SpecFailed:
+    """Evaluate the specs of one transition, in registration order: all of them, or the first failure.
+
+    Args:
+        registry: of this process.
+        outcome: one of `events.OUTCOME_EVENTS`.
+        event: of that outcome, built from the row that the transition returned.
+        declared: what the database declares for this outcome and kind.
+    """
+    specs = Specs(registry)
+    specs.set_declared(declared)
+    jobs: list[NewJob] = []
+    for made in plan_each(specs.of(outcome, event.job.kind), event, registry.max_follow_up_depth):
+        if isinstance(made, SpecFailed):
+            return made
+        jobs.append(made.job)
+    return Planned(jobs)
+
+
+def plan_each(specs: Iterable[FollowUpSpec], event: Event[Any], max_depth: int) -> list[PlannedJob | SpecFailed]:
+    """Evaluate specs one by one; one that fails does not hold up the others."""
+    return [plan_one(spec, event, max_depth) for spec in specs]
+
+
+def plan_one(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> PlannedJob | SpecFailed:
+    """Evaluate one spec. Whatever user code does, the answer is a value; only Ctrl-C gets through."""
+    try:
+        depth = int(event.job.metadata.get(DEPTH_KEY, 0)) + 1
+        if depth > max_depth:
+            return SpecFailed(
+                spec.name, f"follow-ups of follow-ups end at depth {max_depth}; this chain looks like a loop", final=True
+            )
+        return PlannedJob(spec.name, _new_job(spec, event, {DEPTH_KEY: depth, ORIGIN_KEY: event.job.id}))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a closure may raise anything, sys.exit() included
+        return SpecFailed(spec.name, error_text(error))
+
+
+def _new_job(spec: FollowUpSpec, event: Event[Any], reserved: dict[str, Any]) -> NewJob:
+    made = spec.closure(event)
+    if inspect.iscoroutine(made):
+        made.close()
+        raise FollowUpError("the closure is async: make it a plain function that returns job args")
+    if isinstance(made, _Rendered):
+        return made.admitted(reserved)
+    args, opts = (made.args, made.opts) if isinstance(made, Enqueue) else (made, InsertOpts())
+    if args is None:
+        raise FollowUpError("the closure returned None: it makes a job of every event, the follow-up decides what to do")
+    return admit(args, opts, reserved=reserved, on_conflict=OnConflict.RETURN_EXISTING)
+
+
+def scope_of(event: Event[Any]) -> dict[str, Any]:
+    """What templates see: the job's args, the job, and what its outcome says. Plain JSON values."""
+    context = {
+        field.name: _plain(getattr(event, field.name))
+        for field in attrs.fields(type(event))
+        if field.name not in ("job", "args")
+    }
+    return {"args": event.job.args, "job": job_value(event.job), "outcome": {"name": _OUTCOMES[type(event)], **context}}
+
+
+def job_value(row: JobRow) -> dict[str, Any]:
+    """A job as plain JSON values, in the form that `rows.job_row` reads."""
+    value = {field.name: _plain(getattr(row, field.name)) for field in attrs.fields(JobRow)}
+    key, deadline = row.unique_key, row.deadline
+    return value | {
+        "state": row.state.value,
+        "unique_key": None if key is None else rf"\x{key.hex()}",
+        "deadline_ms": None if deadline is None else deadline // dt.timedelta(milliseconds=1),
+        "deadline": None if deadline is None else deadline.total_seconds(),
+        "tags": list(row.tags),
+        "errors": list(row.errors),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, dt.datetime) else value
+
+
+@attrs.frozen
+class _Rendered:
+    """A declared follow-up with its args filled in."""
+
+    declared: DeclaredFollowUp
+    args: Any
+
+    def admitted(self, reserved: dict[str, Any]) -> NewJob:
+        """Check it like any other job; its kind has no class here."""
+        declared, text = self.declared, json_text(self.args)
+        opts = _options(declared.options, declared.enqueue, self.args)
+        stand_in = _class_of(declared.enqueue, declared.queue)
+        job = admit(stand_in(), opts, reserved=reserved, on_conflict=OnConflict.RETURN_EXISTING)
+        return attrs.evolve(job, args=text)
+
+
+@functools.cache
+def _class_of(kind: str, queue: str) -> type[Any]:
+    return attrs.make_class("DeclaredArgs", {}, class_body={"kind": kind, "queue": queue})
+
+
+def _options(options: Mapping[str, Any], kind: str, args: Any) -> InsertOpts:
+    values = {key: value for key, value in options.items() if key not in ("delay", "unique")}
+    if "delay" in options:
+        values["run_at"] = dt.timedelta(seconds=options["delay"])
+    if options.get("unique"):
+        values["unique"] = UniqueOpts(key=unique.unique_key(kind, queue=None, args=args, period=None))
+    return InsertOpts(**values)
+
+
+def declared_spec(declared: DeclaredFollowUp) -> FollowUpSpec:
+    """Make a declaration a spec like any other."""
+    return FollowUpSpec(
+        declared.outcome, declared.kind, object, lambda event: _Rendered(declared, declared.render(scope_of(event))),
+        f"{declared.application}:{declared.name}", declared.delivery,
+    )  # fmt: skip
+
+
+def read_declared(row: Mapping[str, Any]) -> DeclaredFollowUp:
+    """Read a row of awa.follow_up_specs whose definition is already parsed."""
+    definition = row["definition"]
+    return DeclaredFollowUp(
+        row["application"], row["name"], row["version"], row["kind"], row["outcome"], definition["enqueue"],
+        definition["queue"], definition["args"], definition["cel"], definition["options"], Delivery(definition["delivery"]),
+    )  # fmt: skip
+
+
+def check_options(declared: DeclaredFollowUp) -> None:
+    """Refuse options that no job could have, when they are declared rather than at the first event.
+
+    Raises:
+        UsageError, ValidationError: as an insert with them would.
+    """
+    try:
+        _Rendered(declared, {}).admitted({})
+    except TypeError as error:
+        raise UsageError(f"follow-up {declared.name!r}: {error}") from None

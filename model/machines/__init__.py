@@ -1,0 +1,1 @@
+"""One machine per file: a frozen state, actions, invariants, and the guards whose removal must be noticed."""
