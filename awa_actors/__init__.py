@@ -49,7 +49,6 @@ from awa_actors.jobs import (
     FinalizationReceipt,
     InsertedJob,
     InsertOpts,
-    Job,
     JobRow,
     JobState,
     OnConflict,
@@ -61,6 +60,7 @@ from awa_actors.jobs import (
 )
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
+from awa_actors.running_job import Job
 
 if TYPE_CHECKING:
     from awa_actors.actors.maintenance import Maintenance

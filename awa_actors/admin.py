@@ -10,21 +10,21 @@ import attrs
 from awa_actors.core.text import storable
 from awa_actors.core.validation import aware_datetime, check_queue
 from awa_actors.errors import JobNotFound, UsageError
-from awa_actors.jobs import JobRow, JobState
+from awa_actors.follow_up_admin import FollowUpAdmin
+from awa_actors.jobs import InsertedJob, JobRow, JobState
 
 if TYPE_CHECKING:
     from awa_actors.core.health import Health, Server
+    from awa_actors.store.cron import CronSchedule
+    from awa_actors.store.descriptors import Described
     from awa_actors.store.instances import Instance
     from awa_actors.store.leadership import Lease
-    from awa_actors.store.pool import Pool
     from awa_actors.store.queues import QueueSettings, QueueStats
 
 
 @attrs.frozen(eq=False)
-class Admin:
+class Admin(FollowUpAdmin):
     """Operator actions; each is one transaction. Reached as ``client.admin``."""
-
-    _pool: Pool
 
     async def job(self, job_id: int) -> JobRow:
         """One job, wherever it is.
@@ -59,14 +59,6 @@ class Admin:
             return await jobs.list_jobs(
                 session, state=state, kind=kind, queue=queue, tag=tag, before=before, limit=limit
             )
-
-    async def cancel(self, job_id: int, reason: str = "cancelled by an operator") -> JobRow | None:
-        """Cancel a job that has not ended; a running handler is told at once. None when there was nothing to cancel."""
-        from awa_actors.store import jobs
-
-        async with self._pool.acquire() as session:
-            found = await jobs.cancel(session, job_id, storable(reason))
-        return None if found is None else found[0]
 
     async def retry(self, job_id: int) -> JobRow | None:
         """Run a failed, cancelled, dead or deferred job again now, attempts from 0. None: nothing to retry.
@@ -159,3 +151,62 @@ class Admin:
 
         async with self._pool.acquire() as session:
             return await health.look(session)
+
+    async def cron_list(self) -> list[CronSchedule]:
+        """Every schedule that was declared and not removed, with its last and its next fire."""
+        from awa_actors.store import cron
+
+        async with self._pool.acquire() as session:
+            return await cron.list_schedules(session)
+
+    async def cron_pause(self, name: str, *, by: str | None = None) -> None:
+        """Stop the fires of a schedule until it is resumed.
+
+        Raises:
+            NotFound: there is no such schedule.
+        """
+        from awa_actors.store import cron
+
+        async with self._pool.acquire() as session:
+            await cron.pause(session, name, None if by is None else storable(by))
+
+    async def cron_resume(self, name: str) -> bool:
+        """Undo a pause; the missed-fire policy decides about what came due meanwhile. False when it was not paused.
+
+        Raises:
+            NotFound: there is no such schedule.
+        """
+        from awa_actors.store import cron
+
+        async with self._pool.acquire() as session:
+            return await cron.resume(session, name)
+
+    async def cron_trigger(self, name: str) -> InsertedJob:
+        """Enqueue the job of a schedule now, paused or not, beside its fires.
+
+        Raises:
+            NotFound: there is no such schedule.
+            UniqueConflict: another job holds its unique key.
+        """
+        from awa_actors.store import cron
+
+        async with self._pool.acquire() as session:
+            return await cron.trigger(session, name)
+
+    async def cron_remove(self, name: str) -> None:
+        """Forget a schedule that no code declares any more; one that is still declared comes back, so pause that.
+
+        Raises:
+            NotFound: there is no such schedule.
+        """
+        from awa_actors.store import cron
+
+        async with self._pool.acquire() as session:
+            await cron.remove(session, name)
+
+    async def descriptors(self) -> list[Described]:
+        """What applications say about their queues and kinds, with what is stale and what they disagree about."""
+        from awa_actors.store import descriptors
+
+        async with self._pool.acquire() as session:
+            return await descriptors.described(session)

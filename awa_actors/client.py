@@ -12,9 +12,12 @@ import trio
 from awa_actors.admin import Admin
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
-from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, Job
+from awa_actors.external import ExternalOutcome, ResolvesCallbacks, resolve_by_expressions
+from awa_actors.jobs import Completion, FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
+from awa_actors.running_job import Job
+from awa_actors.store import callbacks
 from awa_actors.store.insert import NewJob, admit, admit_many, chunks, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -36,11 +39,12 @@ async def _insert(session: Session, statements: Iterable[Sequence[NewJob]]) -> l
 
 
 @attrs.frozen(eq=False)
-class Transaction:
+class Transaction(ResolvesCallbacks):
     """Your statements and awa's in one commit. Made by :meth:`Client.transaction`."""
 
     _session: Session
     _limit: int
+    _registry: Registry = attrs.field(factory=Registry)
 
     async def execute(self, sql: str, *args: Any) -> str:
         """Run a statement with ``$1`` placeholders; returns its command tag."""
@@ -69,17 +73,41 @@ class Transaction:
     async def complete(self, job: Job[Any]) -> FinalizationReceipt:
         """Complete the job whose handler this is, in this transaction; return the receipt from the handler.
 
+        Insert what is to follow in this transaction too: registered follow-ups of a completion are not evaluated here.
+
         Raises:
             StaleAttempt: the attempt is no longer this process's; let it out, so that this transaction is rolled back.
+            UsageError: the handler is not registered as one that completes its jobs itself.
         """
         from awa_actors.store.caller_owned import complete_attempt
 
-        await complete_attempt(self._session, job.id, job.run_lease, job._control.instance)
+        spec = job.client.registry.workers.get(job.kind)
+        if spec is None or spec.completion is not Completion.CALLER_OWNED:
+            raise UsageError(
+                f"tx.complete(job) needs @registry.worker(…, completion=awa.Completion.CALLER_OWNED) for {job.kind!r}"
+            )
+        control: Any = job._control  # the running attempt: only its runtime knows whose it is
+        await complete_attempt(self._session, control)
         return FinalizationReceipt(job.id, job.run_lease)
+
+    async def resolve_external(
+        self, callback_id: str, payload: Any = None, default_action: str = "ignore"
+    ) -> ExternalOutcome:
+        """Let the callback's own expressions decide what the payload means; locked until this transaction ends."""
+        return await resolve_by_expressions(
+            self._session, self._registry, callback_id, payload, default_action, self._limit
+        )
+
+    async def _resolve(self, resolution: callbacks.Resolution) -> JobRow:
+        return (await callbacks.resolve_within(self._session, self._registry, resolution)).job
+
+    @property
+    def _payload_limit(self) -> int:
+        return self._limit
 
 
 @attrs.frozen(eq=False)
-class Client:
+class Client(ResolvesCallbacks):
     """An open client. Everything on it may be cancelled and leaves its connections whole."""
 
     pool: Pool
@@ -127,7 +155,22 @@ class Client:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Open a transaction: commits at the end of the body, rolls back when it raises or is cancelled."""
         async with self.pool.acquire() as session, session.transaction():
-            yield Transaction(session, self.settings.max_args_bytes)
+            yield Transaction(session, self.settings.max_args_bytes, self.registry)
+
+    async def resolve_external(
+        self, callback_id: str, payload: Any = None, default_action: str = "ignore"
+    ) -> ExternalOutcome:
+        """Let the callback's own expressions decide what the payload means, committed when this returns."""
+        async with self.transaction() as tx:
+            return await tx.resolve_external(callback_id, payload, default_action)
+
+    async def _resolve(self, resolution: callbacks.Resolution) -> JobRow:
+        async with self.pool.acquire() as session:
+            return (await callbacks.resolve_alone(session, self.registry, resolution)).job
+
+    @property
+    def _payload_limit(self) -> int:
+        return self.settings.max_args_bytes
 
     async def run_worker(
         self,
@@ -180,17 +223,21 @@ class Client:
         """
         from awa_actors.actors.maintenance_role import MaintenanceRole
 
-        role = MaintenanceRole(self.pool, self.registry, settings or MaintenanceSettings(), life or WorkerSettings())
+        role = MaintenanceRole(
+            self.pool, self.registry, settings or MaintenanceSettings(), life or WorkerSettings(), self.admin.watching
+        )
         await role.run(task_status=task_status)
 
     async def tick(self, budget: Budget | None = None, settings: MaintenanceSettings | None = None) -> TickReport:
         """Do a bounded share of maintenance now, beside whoever leads; for schedulers and scale-to-zero deployments."""
         from awa_actors.actors.maintenance import steps
+        from awa_actors.actors.rescued_follow_ups import FollowUpStep, RescuedFollowUps
         from awa_actors.actors.tick import tick
+        from awa_actors.store.follow_up_plan import Specs
 
-        return await tick(
-            self.pool, steps(self.pool, settings or MaintenanceSettings(), self.registry), budget or Budget()
-        )
+        follow_ups = FollowUpStep(RescuedFollowUps(Specs(self.registry)))
+        lanes = steps(self.pool, settings or MaintenanceSettings(), self.registry, follow_ups.told.extend)
+        return await tick(self.pool, [*lanes, follow_ups], budget or Budget())
 
 
 @asynccontextmanager
@@ -217,7 +264,8 @@ async def open_client(
     async with _database_url(database) as url, open_driver_loop() as loop:
         pool = Pool(url, settings, loop)
         try:
-            yield Client(pool, registry or Registry(), settings, Admin(pool))
+            known = registry or Registry()
+            yield Client(pool, known, settings, Admin(pool, known))
         finally:
             await pool.close()
 

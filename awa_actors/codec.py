@@ -77,8 +77,15 @@ _fast = _converter.copy(detailed_validation=False)
 
 
 def to_json_value(args: Any) -> Any:
-    """Turn args into plain JSON values (before encoding)."""
-    return _converter.unstructure(args)
+    """Turn args into plain JSON values (before encoding).
+
+    Raises:
+        ValidationError: they are nested without end.
+    """
+    try:
+        return _converter.unstructure(args)
+    except RecursionError:
+        raise ValidationError("the args are nested too deeply, or contain themselves", "$") from None
 
 
 def encode(args: Any, limit: int = JSON_LIMIT) -> str:
@@ -91,7 +98,7 @@ def encode(args: Any, limit: int = JSON_LIMIT) -> str:
     Raises:
         ValidationError: something in it cannot be stored; its path says what.
     """
-    return json_text(_converter.unstructure(args), limit=limit)
+    return json_text(to_json_value(args), limit=limit)
 
 
 def decode(text: str, cls: type[A]) -> A:

@@ -117,12 +117,13 @@ class MaintenanceSettings:
         hygiene_interval: between looks at the rings.
         ring_turn: seconds after which a fast ring turns when it holds rows.
         refresh_interval: between refreshes of the numbers that dashboards read.
-        cron_interval: between evaluations of the schedules.
+        cron_interval: longest wait between looks at the schedules; a fire wakes their lane earlier.
         rescue_bound: rescues after which a job fails visibly.
         deadline_margin: how long after its deadline an attempt is taken from a live worker.
         completed_retention: how long completed jobs stay visible (or until the ring is full).
         failed_retention: how long failed and cancelled jobs stay.
         dlq_retention: how long dead letters stay.
+        descriptor_retention: how long descriptors stay that nobody publishes any more.
         segment_rows: a segment turns early when it holds about this many bodies.
         batch: rows per statement of promote and rescue.
         lane_failures: failures in a row after which promote or rescue make the leader give up its term.
@@ -142,6 +143,7 @@ class MaintenanceSettings:
     completed_retention: float = attrs.field(default=86_400.0, validator=_positive)
     failed_retention: float = attrs.field(default=259_200.0, validator=_positive)
     dlq_retention: float = attrs.field(default=2_592_000.0, validator=_positive)
+    descriptor_retention: float = attrs.field(default=2_592_000.0, validator=_positive)
     segment_rows: int = attrs.field(default=5_000_000, validator=_positive)
     batch: int = attrs.field(default=2_000, validator=_positive)
     lane_failures: int = attrs.field(default=5, validator=_positive)

@@ -17,6 +17,7 @@
     ├── NotFound
     │   ├── JobNotFound
     │   └── CallbackNotFound
+    │       └── CallbackExpired
     ├── StaleAttempt          raised only where a caller-owned transaction must abort
     ├── FollowUpError         a user's follow-up closure or its insert failed
     └── TerminalError         raised BY handlers: fail now, no retry
@@ -100,7 +101,11 @@ class JobNotFound(NotFound):
 
 
 class CallbackNotFound(NotFound):
-    """No open callback of this id: unknown, already resolved, or replaced."""
+    """No open callback of this id: unknown, already resolved, replaced, or its attempt has ended."""
+
+
+class CallbackExpired(CallbackNotFound):
+    """Nobody resolved the callback in time; raised where a handler waits for it."""
 
 
 class StaleAttempt(AwaError):

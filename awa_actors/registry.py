@@ -16,11 +16,12 @@ from awa_actors.core.descriptors import Descriptor
 from awa_actors.core.follow_up_template import DeclaredFollowUp
 from awa_actors.core.validation import check_kind, check_queue, positive_seconds
 from awa_actors.errors import AlreadyRegistered, UsageError, ValidationError
-from awa_actors.jobs import DEFAULT_QUEUE, Completion, Delivery, InsertOpts, Job, JobArgs, Verdict
+from awa_actors.jobs import DEFAULT_QUEUE, Completion, Delivery, InsertOpts, JobArgs, Verdict
+from awa_actors.running_job import Job
 from awa_actors.store.insert import NewJob, admit
 
 DEPTH_LIMIT = 100
-"""Follow-ups of follow-ups, unless a registry says otherwise: more than any chain somebody means, soon enough for a loop."""
+"""Follow-ups of follow-ups, unless a registry says otherwise: more than anybody means, soon enough for a loop."""
 
 A = TypeVar("A")
 F = TypeVar("F", bound=JobArgs)
@@ -264,6 +265,9 @@ class Registry:
             AlreadyRegistered: the name is taken in this registry.
             UsageError, ValidationError: it could never be evaluated.
         """
+        # Here and not above: what plans follow-ups knows registries.
+        from awa_actors.store.follow_up_plan import check_options
+
         if name in self.declared_follow_ups:
             raise AlreadyRegistered(f"follow-up {name!r} is declared twice")
         check_queue(name, path="$.name")
@@ -272,6 +276,7 @@ class Registry:
             check_queue(queue), args, cel, options, Delivery(delivery),
         )  # fmt: skip
         declared.check()
+        check_options(declared)
         worker = self.workers.get(kind)
         if outcome == "completed" and worker is not None and worker.completion is Completion.CALLER_OWNED:
             raise UsageError(_NO_COMPLETED_SPECS.format(kind=kind))

@@ -51,8 +51,8 @@ class Machine(Generic[S]):
     Attributes:
         facts: ids of the facts and decisions it specifies.
         code: what it is a specification of.
-        sizes: the bounds to explore, by profile; those of `dev` count where another names none. `twins` are for the twins,
-            where the guards need more room than a development run has time to explore.
+        sizes: the bounds to explore, by profile; those of `dev` count where another names none. The name of a guard may
+            stand for a profile: its twin is explored in those bounds, since some guards need more room to be missed.
         walk_sizes: the bounds for random walks, larger than any that can be explored.
         twins: for each guard, the properties of which at least one breaks without it.
     """
@@ -68,8 +68,7 @@ class Machine(Generic[S]):
             raise LookupError(f"{type(self).__name__} declares no guard {without!r}")
         self.without = without
         self.asked: set[str] = set()
-        twins = {} if without is None else self.sizes.get("twins", {})
-        for name, value in {**self.sizes["dev"], **twins, **bounds}.items():
+        for name, value in {**self.sizes["dev"], **self.sizes.get(without or "", {}), **bounds}.items():
             setattr(self, name, value)
         members = [getattr(self, name) for name in dir(type(self)) if not name.startswith("__")]
         self.by_role: dict[str, dict[str, Callable[..., Any]]] = {

@@ -14,10 +14,12 @@ import trio
 
 from awa_actors.actors.rate import Bucket
 from awa_actors.config import QueueConfig
-from awa_actors.errors import StoreError
+from awa_actors.errors import AwaError
 from awa_actors.store.claim import Claim, Claimed, claim
 from awa_actors.store.connection import OwnConnection
+from awa_actors.store.held import held
 from awa_actors.store.queues import mark_asleep
+from awa_actors.store.settle import settle
 
 MARK_SECONDS = 10.0
 """How long one mark of an idle queue lasts; renewed while idle, left to run out when busy."""
@@ -36,8 +38,11 @@ class Runner(Protocol):
     def start(self, claimed: Claimed, claim: Claim, queue: QueueConfig, done: Callable[[], None]) -> None:
         """Run an attempt in a task of its own; `done` gives its permit back."""
 
-    def give_back(self, claimed: Claimed, queue: QueueConfig) -> None:
+    def give_back(self, claimed: Claimed, claim: Claim, queue: QueueConfig) -> None:
         """Return a claim that was never started."""
+
+    def knows(self, key: tuple[int, int]) -> bool:
+        """Whether an attempt (job_id, run_lease) runs here, or has ended and waits to be recorded."""
 
     def may_claim(self) -> bool:
         """Whether this process is alive enough to take more."""
@@ -50,8 +55,9 @@ class Runner(Protocol):
 class Dispatcher:
     """Claims for one queue of one process.
 
-    Permits are taken before the claim. While handlers are quick and the queue is full, one round is claimed ahead, so that
-    server and client work at the same time; it waits here for permits and goes back at a drain.
+    Permits are taken before the claim. While handlers are quick and the queue is full, one round is claimed ahead, so
+    that server and client work at the same time; it waits here for permits, and goes back when handlers turn out to be
+    slow or the worker drains.
     """
 
     queue: QueueConfig
@@ -67,6 +73,8 @@ class Dispatcher:
     _hints_since: float = attrs.field(default=0.0, init=False)
     _marked_until: float = attrs.field(default=0.0, init=False)
     _starved: bool = attrs.field(default=False, init=False)
+    _stopping: bool = attrs.field(default=False, init=False)
+    _in_doubt: uuid.UUID | None = attrs.field(default=None, init=False)
     _bucket: Bucket | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -79,12 +87,24 @@ class Dispatcher:
         """Something may have become claimable, or a permit free."""
         self._wake.set()
 
+    def stop(self) -> None:
+        """Claim no more: `run` ends after the claim that is under way, and what was not started goes back."""
+        self._stopping = True
+        self._wake.set()
+
+    def forget(self, job_id: int, run_lease: int) -> None:
+        """An attempt was cancelled: if it waits here for a permit, it is not started."""
+        self._ahead = deque(one for one in self._ahead if one[0][:2] != (job_id, run_lease))
+
     def _done(self) -> None:
         """A permit came back: the next claim that waits takes it at once."""
-        if self._ahead:
-            self.runner.start(*self._ahead.popleft(), self.queue, self._done)
-        else:
-            self.free += 1
+        self.free += 1
+        while self._ahead and not self._stopping:
+            claimed, claim = self._ahead.popleft()
+            if claim.instance == self.runner.instance():  # else it was declared dead, and rescue has this attempt
+                self.free -= 1
+                self.runner.start(claimed, claim, self.queue, self._done)
+                break
         if self._starved and len(self._ahead) <= self._room // 2:
             self._wake.set()
 
@@ -94,7 +114,7 @@ class Dispatcher:
         return min(self.queue.max_workers, self.queue.claim_batch) if self._quick else 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Claim until cancelled. An outage is waited out; it never ends the process.
+        """Claim until stopped or cancelled. An outage is waited out; it never ends the process.
 
         Cancellation: what was claimed ahead goes back; a claim whose answer was lost is given back by the worker, which
             knows every lease of its instance.
@@ -103,30 +123,33 @@ class Dispatcher:
         task_status.started()
         try:
             async with self.connection:
-                while True:
+                while not self._stopping:
                     try:
                         await self._turn()
                         delay = BACKOFF_FIRST
-                    except StoreError as error:
+                    except AwaError as error:
                         logger.warning("queue %s: cannot claim, next try in %.1f s: %s", self.queue.name, delay, error)
-                        await trio.sleep(delay * (0.75 + random.random() / 2))  # noqa: S311 - spreads retries
+                        await self._pause(delay * (0.75 + random.random() / 2))
                         delay = min(delay * 2, BACKOFF_MOST)
         finally:
-            while self._ahead:
-                self.runner.give_back(self._ahead.popleft()[0], self.queue)
+            self._give_back_ahead()
+
+    def _give_back_ahead(self) -> None:
+        while self._ahead:
+            self.runner.give_back(*self._ahead.popleft(), self.queue)
 
     async def _turn(self) -> None:
         self._wake = trio.Event()
+        if self._in_doubt is not None:
+            await self._clear_doubt(self._in_doubt)
         wanted = min(self.free + self._room - len(self._ahead), self.queue.claim_batch)
         if wanted <= 0 or not self.runner.may_claim():
-            self._starved = True
-            await self._wait(self.queue.poll_interval)
-            self._starved = False
+            await self._starve()
             return
         if self._bucket is not None:
             wanted = self._bucket.take(wanted, trio.current_time())
             if wanted == 0:
-                await trio.sleep(self._bucket.next_in(trio.current_time()))
+                await self._pause(self._bucket.next_in(trio.current_time()))
                 return
         got = await self._claim(wanted)
         if self._bucket is not None:
@@ -139,6 +162,30 @@ class Dispatcher:
             await trio.lowlevel.checkpoint()
         elif not await self._sleep_is_marked():
             await self._wait(self.queue.poll_interval * (0.9 + random.random() / 5))
+
+    async def _starve(self) -> None:
+        """Wait for a permit. What was claimed ahead goes back when handlers turn out to be slow: others may be idle."""
+        self._starved = True
+        await self._wait(QUICK if self._ahead else self.queue.poll_interval)
+        self._starved = False
+        if self._ahead and not self._wake.is_set():
+            self._quick = False
+            self._give_back_ahead()
+
+    async def _clear_doubt(self, instance: uuid.UUID) -> None:
+        """The answer of a claim was lost: give back what this instance holds without knowing it.
+
+        This dispatcher is the only one that claims this queue for this instance, and it has no claim under way.
+        """
+        session = await self.connection.session()
+        waiting = {claimed[:2] for claimed, _ in self._ahead}
+        keys = await held(session, instance, self.queue.name)
+        unknown = [key for key in keys if key not in waiting and not self.runner.knows(key)]
+        if unknown:
+            logger.warning("queue %s: gives back %d claims whose answer was lost", self.queue.name, len(unknown))
+            entries = [{"job_id": job_id, "run_lease": lease, "give_back": True} for job_id, lease in unknown]
+            await settle(session, instance, entries)
+        self._in_doubt = None
 
     async def _claim(self, wanted: int) -> int:
         """One claim; with a hint that came back short, once more from the beginning."""
@@ -154,18 +201,21 @@ class Dispatcher:
         return got
 
     async def _take(self, wanted: int) -> int:
+        session, instance = await self.connection.session(), self.runner.instance()
+        self._in_doubt = instance
         taken = await claim(
-            await self.connection.session(),
+            session,
             self.queue.name,
             wanted,
-            self.runner.instance(),
+            instance,
             max_bytes=self.queue.claim_bytes,
             aging=self.queue.priority_aging,
             deadline=self.queue.deadline,
             hints=self._hints,
         )
+        self._in_doubt = None
         for claimed in taken.attempts:
-            if self.free > 0:
+            if self.free > 0 and not self._stopping:
                 self.free -= 1
                 self.runner.start(claimed, taken, self.queue, self._done)
             else:
@@ -182,6 +232,15 @@ class Dispatcher:
         self._marked_until = now + MARK_SECONDS / 2
         return True
 
+    async def _pause(self, seconds: float) -> None:
+        """Do nothing for a while, whoever wakes; only a stop cuts it short."""
+        until = trio.current_time() + seconds
+        while not self._stopping and (left := until - trio.current_time()) > 0:
+            self._wake = trio.Event()
+            await self._wait(left)
+
     async def _wait(self, seconds: float) -> None:
-        with trio.move_on_after(seconds):
-            await self._wake.wait()
+        """Wait to be woken. A stop that came while a claim was under way must not be slept through."""
+        if not self._stopping:
+            with trio.move_on_after(seconds):
+                await self._wake.wait()

@@ -1,7 +1,7 @@
 """The follow-up dispatcher: owns the closures, returns values, and touches nobody's connection.
 
-Senders that hold a transaction ask it for jobs and insert them there themselves. Rescues tell it what is already durable; those
-follow-ups are inserted best effort, or come from the outbox, in tasks and on connections of its own.
+Senders that hold a transaction ask it for jobs and insert them there themselves. Rescues tell it what is already
+durable; those follow-ups are inserted best effort, or come from the outbox, in tasks and on connections of its own.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class FollowUps:
     _send: trio.MemorySendChannel[FollowUpMessage] = attrs.field(init=False)
     _receive: trio.MemoryReceiveChannel[FollowUpMessage] = attrs.field(init=False)
     _outbox: Lane = attrs.field(init=False)
+    _ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Open the mailbox."""
@@ -73,8 +74,12 @@ class FollowUps:
     async def ask(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
         """Which jobs follow from these transitions; the caller inserts them in its own transaction.
 
+        Those who come after the dispatcher has ended, at a stop, are answered here and now.
+
         Cancellation: nothing has happened; an answer that comes later is dropped.
         """
+        if self._ended:
+            return self._plan(events)
         reply: Reply[list[list[PlannedJob | SpecFailed]]] = Reply()
         await self._send.send(PlanFollowUps(list(events), reply))
         return await reply.wait()
@@ -85,11 +90,6 @@ class FollowUps:
             self._send.send_nowait(RescueCommitted(list(rescued)))
         except (trio.WouldBlock, trio.BrokenResourceError):
             self._lost(rescued)
-
-    def plan(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
-        """Evaluate here and now: what `ask` answers, for those who come after the dispatcher has ended."""
-        depth = self.specs.registry.max_follow_up_depth
-        return [plan_each(self.specs.of_event(event), event, depth) for event in events]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Publish what this process declares, then answer until cancelled.
@@ -107,20 +107,32 @@ class FollowUps:
             nursery.start_soon(self._outbox.run, name="follow-up outbox")
             task_status.started()
             with rescues_in:
-                async for message in self._receive:
-                    match message:
-                        case PlanFollowUps():
-                            message.reply.put(self.plan(message.events))
-                        case RescueCommitted():
-                            self._forward(rescues_in, message)
-                        case _:
-                            assert_never(message)
+                try:
+                    async for message in self._receive:
+                        self._take(message, rescues_in)
+                finally:
+                    self._ended = True
+                    while self._receive.statistics().current_buffer_used:
+                        self._take(self._receive.receive_nowait(), rescues_in)
+
+    def _take(self, message: FollowUpMessage, rescues: trio.MemorySendChannel[RescueCommitted]) -> None:
+        match message:
+            case PlanFollowUps():
+                message.reply.put(self._plan(message.events))
+            case RescueCommitted():
+                self._forward(rescues, message)
+            case _:
+                assert_never(message)
+
+    def _plan(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
+        depth = self.specs.registry.max_follow_up_depth
+        return [plan_each(self.specs.of_event(event), event, depth) for event in events]
 
     def _forward(self, rescues: trio.MemorySendChannel[RescueCommitted], message: RescueCommitted) -> None:
         for one in message.rescued:
             if self.observers.wants(one.job.kind):
                 self._observe(one)
-        if any(spec.delivery for one in message.rescued for spec in self.specs.of("rescued", one.job.kind)):
+        if any(self.specs.any_of(one.job.kind, "rescued") for one in message.rescued):
             self._outbox.wake()
             try:
                 rescues.send_nowait(message)
@@ -155,4 +167,4 @@ class FollowUps:
         self, connection: OwnConnection, rescues: trio.MemoryReceiveChannel[RescueCommitted]
     ) -> None:
         async for message in rescues:
-            await self.rescued.deliver(connection, message.rescued)
+            await self.rescued.deliver(connection.session, message.rescued)

@@ -8,7 +8,7 @@ import attrs
 
 from awa_actors.actors.lane import StepReport
 from awa_actors.config import MaintenanceSettings
-from awa_actors.store import hygiene
+from awa_actors.store import descriptors, hygiene
 from awa_actors.store.hygiene import Ring, Slot
 from awa_actors.store.pool import Session
 
@@ -56,6 +56,7 @@ class Hygiene:
             self._slow_at = time.monotonic()
             done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
             await hygiene.forget_instances(session)
+            await descriptors.forget(session, self.settings.descriptor_retention)
             await hygiene.end_stuck_sessions(session, self.settings.stuck_session)
         return StepReport(done, blocked=blocked)
 

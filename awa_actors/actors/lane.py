@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any, Protocol
 
 import attrs
@@ -50,7 +49,7 @@ class Step(Protocol):
 
 @attrs.define(eq=False)
 class LaneHealth:
-    """What health says of a lane. Times are monotonic seconds of this process."""
+    """What health says of a lane. Times are seconds of Trio's clock."""
 
     last_success: float | None = None
     last_error: str | None = None
@@ -62,7 +61,7 @@ class LaneHealth:
 
     def describe(self, interval: float) -> dict[str, Any]:
         """As published: ages in seconds."""
-        now = time.monotonic()
+        now = trio.current_time()
         running_for = None if self.began is None else round(now - self.began, 3)
         return {
             "healthy": self.failures < 3 and (running_for is None or running_for < 60.0 + 10 * interval),
@@ -120,7 +119,7 @@ class Lane:
 
     async def _pass(self, connection: OwnConnection) -> float:
         """One pass; returns the seconds to rest."""
-        self.health.began = began = time.monotonic()
+        self.health.began = began = trio.current_time()
         try:
             report = await self.step.run(await connection.session(), self.rows)
         except Exception as error:  # whatever broke, only this lane is affected
@@ -131,12 +130,12 @@ class Lane:
         if self.health.failures >= 3:
             logger.warning("lane %s has recovered", self.step.name)
         self.health.failures, self.health.last_error = 0, None
-        self.health.last_success, self.health.blocked = time.monotonic(), report.blocked
+        self.health.last_success, self.health.blocked = trio.current_time(), report.blocked
         self.health.done += report.done
         if report.more:
             return 0.0
         rest = self.step.interval if report.wait is None else min(self.step.interval, max(0.0, report.wait))
-        return max(rest, DUTY * (time.monotonic() - began) if report.wait is None else 0.0)
+        return max(rest, DUTY * (trio.current_time() - began) if report.wait is None else 0.0)
 
     async def _failed(self, error: Exception) -> float:
         self.health.failures += 1

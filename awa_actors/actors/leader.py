@@ -62,9 +62,9 @@ class Leader:
         return self.term
 
     def give_up(self) -> None:
-        """End the current term and let another process win the next."""
-        self._stand_aside = True
+        """End the current term and let another process win the next. Without a term there is nothing to give up."""
         if self._scope is not None:
+            self._stand_aside = True
             self._scope.cancel()
 
     async def run(self) -> None:
@@ -97,16 +97,21 @@ class Leader:
             await trio.sleep(self.timing.lease)
 
     async def _wait(self, seconds: float) -> None:
-        self._wake = trio.Event()
+        """Rest until woken; what is announced after this returns, during the look that follows, cuts the next rest."""
         with trio.move_on_after(seconds):
             await self._wake.wait()
+        self._wake = trio.Event()
 
     async def _hold(self, session: Session, term: int, sent: float) -> None:
-        holder = self.holder()
+        holder, scope = self.holder(), trio.CancelScope(deadline=self.timing.trusted_until(sent))
+
+        def cut(connection: object) -> None:
+            scope.cancel()
+
         try:
-            with trio.CancelScope(deadline=self.timing.trusted_until(sent)) as scope:
+            with scope:
                 self._scope, self.term, self.terms = scope, term, self.terms + 1
-                session.raw.add_termination_listener(lambda connection: scope.cancel())
+                session.raw.add_termination_listener(cut)
                 self._elected.set()
                 logger.info("elected: term %d", term)
                 async with trio.open_nursery() as nursery:
@@ -115,6 +120,7 @@ class Leader:
                     nursery.cancel_scope.cancel()
         finally:
             self._scope, self.term, self._elected = None, None, trio.Event()
+            session.raw.remove_termination_listener(cut)
             logger.info("term %d is over", term)
             with trio.move_on_after(RESIGN_BOUND, shield=True):
                 await self._resign(session, holder, term)

@@ -37,6 +37,7 @@ class Listener:
     connected: bool = False
     _subscribers: dict[str, list[Callable[[], None]]] = attrs.field(factory=dict)
     _cancelled: list[Callable[[int, int], None]] = attrs.field(factory=list)
+    _told: dict[str, list[Callable[[str | None], None]]] = attrs.field(factory=dict)
 
     def on(self, channel: str, wake: Callable[[], None]) -> None:
         """Call `wake` for every notification on a channel, and after every reconnection. Before `run`."""
@@ -46,11 +47,17 @@ class Listener:
         """Call `cancel(job_id, run_lease)` for every cancelled attempt. Before `run`."""
         self._cancelled.append(cancel)
 
+    def on_payload(self, channel: str, tell: Callable[[str | None], None]) -> None:
+        """Call `tell` with every payload of a channel, and with None after every reconnection. Before `run`."""
+        self._told.setdefault(channel, []).append(tell)
+
     def _notified(self, channel: str, payload: str) -> None:
         if channel == CANCEL_CHANNEL:
             self._cancel(payload)
         for wake in self._subscribers.get(channel, ()):
             wake()
+        for tell in self._told.get(channel, ()):
+            tell(payload)
 
     def _cancel(self, payload: str) -> None:
         try:
@@ -68,7 +75,7 @@ class Listener:
             task_status.started()
             return
         delay = RECONNECT_FIRST
-        channels = list(self._subscribers) + ([CANCEL_CHANNEL] if self._cancelled else [])
+        channels = [*self._subscribers, *self._told, *([CANCEL_CHANNEL] if self._cancelled else [])]
         async with OwnConnection(self.pool, f"{self.role} listener") as connection:
             while True:
                 try:
@@ -81,6 +88,9 @@ class Listener:
                     for wakes in self._subscribers.values():
                         for wake in wakes:
                             wake()
+                    for tells in self._told.values():
+                        for tell in tells:
+                            tell(None)
                     while not lost.is_set():
                         with trio.move_on_after(PROBE_EVERY):
                             await lost.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -94,12 +95,18 @@ class LivenessActor:
 
     async def _incarnation(self, connection: OwnConnection) -> None:
         token, changed = trio.lowlevel.current_trio_token(), trio.Event()
+
+        def tell() -> None:
+            # A beat that is under way while this process signs off finds its row gone, perhaps when Trio has ended.
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(changed.set)
+
         parameters = {"application_name": f"awa_actors {self.role} beat"}
         if not self.pool.settings.pooler:
             parameters |= session_parameters(self.pool.settings)
         beat = Beat(
             self.pool.url, parameters, self.pool.settings.pooler, self.instance, self.liveness, self.loop_stall_limit,
-            self.pulse, lambda: token.run_sync_soon(changed.set),
+            self.pulse, tell,
         )  # fmt: skip
         stop = beat.start()
         try:

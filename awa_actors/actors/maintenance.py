@@ -13,21 +13,18 @@ import attrs
 import trio
 
 from awa_actors.actors.cron import Cron
+from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.hygiene import Hygiene
 from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
 from awa_actors.actors.leader import Leader
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
-from awa_actors.actors.messages import FollowUpMessage, RescueCommitted
 from awa_actors.actors.observers import Observers
-from awa_actors.actors.outcome_events import rescued_event
 from awa_actors.actors.promote import Promote
 from awa_actors.actors.refresh import Refresh
 from awa_actors.actors.rescue import Rescue
 from awa_actors.config import MaintenanceSettings
 from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL
-from awa_actors.errors import ValidationError
-from awa_actors.events import Event
 from awa_actors.registry import Registry
 from awa_actors.store.pool import Pool
 from awa_actors.store.rescue import RescuedJob
@@ -49,6 +46,7 @@ def steps(
     return [
         Promote(settings.promote_interval if listens else min(settings.promote_interval, 0.2), listens),
         Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed),
+        *([Cron(registry, settings.cron_interval)] if registry.schedules else []),
         Hygiene(settings),
         Refresh(settings.refresh_interval),
     ]
@@ -63,10 +61,9 @@ class Maintenance:
     registry: Registry
     leader: Leader
     lanes: Sequence[Lane]
-    planner: trio.MemorySendChannel[FollowUpMessage]
+    follow_ups: FollowUps
     observers: Observers
     liveness: LivenessActor
-    follow_ups_dropped: int = 0
 
     @classmethod
     def build(
@@ -76,24 +73,21 @@ class Maintenance:
         settings: MaintenanceSettings,
         liveness: LivenessActor,
         listener: Listener,
-        planner: trio.MemorySendChannel[FollowUpMessage],
+        follow_ups: FollowUps,
         observers: Observers,
     ) -> Maintenance:
         """Put the parts together and subscribe to what wakes them. Before the listener runs."""
         self: Maintenance
-
-        def committed(rescued: list[RescuedJob]) -> None:
-            self._rescued(rescued)
 
         async def hold(term: int) -> None:
             await self._hold(term)
 
         lanes = [
             Lane(step, pool, settings.batch, step.name in VITAL, settings.lane_failures, LaneHealth())
-            for step in steps(pool, settings, registry, committed)
+            for step in steps(pool, settings, registry, follow_ups.tell)
         ]
         leader = Leader(pool, lambda: liveness.instance, settings.lease, hold)
-        self = cls(pool, settings, registry, leader, lanes, planner, observers, liveness)
+        self = cls(pool, settings, registry, leader, lanes, follow_ups, observers, liveness)
         listener.on(LEADER_CHANNEL, leader.wake)
         listener.on(DUE_CHANNEL, lanes[0].wake)
         return self
@@ -128,7 +122,7 @@ class Maintenance:
         details = {
             "leader": self.is_leader,
             "term": self.term,
-            "follow_ups_dropped": self.follow_ups_dropped,
+            "follow_ups_dropped": self.follow_ups.dropped,
             "observed_events_dropped": self.observers.dropped,
         }
         return lanes, details
@@ -149,29 +143,3 @@ class Maintenance:
         except* LaneDown as down:
             logger.error("term %d is given up: %s", term, "; ".join(str(error) for error in down.exceptions))
             self.leader.give_up()
-
-    def _rescued(self, rescued: list[RescuedJob]) -> None:
-        """Tell the dispatcher and the observers what is durable; never wait for either."""
-        followed: list[tuple[str, Event[Any]]] = []
-        for one in rescued:
-            kind = one.job.kind
-            args_type = self.registry.args_types.get(kind)
-            if args_type is None:
-                continue
-            try:
-                event = rescued_event(one, args_type)
-            except ValidationError as error:
-                logger.error("job %d was rescued, but its args do not fit: %s", one.job.id, error)
-                continue
-            if kind in self.registry.observers:
-                self.observers.tell(kind, event)
-            if ("rescued", kind) in self.registry.follow_ups:
-                followed.append(("rescued", event))
-        if not followed:
-            return
-        try:
-            self.planner.send_nowait(RescueCommitted(followed))
-        except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-            self.follow_ups_dropped += len(followed)
-            ids = [event.job.id for _, event in followed]
-            logger.error("the follow-up dispatcher has no room; follow-ups of rescued jobs %s are dropped", ids[:50])

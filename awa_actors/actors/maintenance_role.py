@@ -8,16 +8,16 @@ import attrs
 import trio
 
 import awa_actors
-from awa_actors.actors.follow_ups import MAILBOX, FollowUps
+from awa_actors.actors.descriptors import Descriptors
+from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
 from awa_actors.actors.maintenance import Maintenance
-from awa_actors.actors.messages import FollowUpMessage
 from awa_actors.actors.observers import Observers
 from awa_actors.config import MaintenanceSettings, WorkerSettings
 from awa_actors.errors import StoreError
 from awa_actors.registry import Registry
-from awa_actors.store.connection import OwnConnection
+from awa_actors.store.follow_up_plan import Specs
 from awa_actors.store.migrate import check
 from awa_actors.store.pool import Pool
 
@@ -32,6 +32,7 @@ class MaintenanceRole:
     registry: Registry
     settings: MaintenanceSettings
     life: WorkerSettings
+    watching: list[Observers] = attrs.field(factory=list)
 
     async def run(self, *, task_status: trio.TaskStatus[Maintenance] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the database moving until cancelled.
@@ -44,17 +45,16 @@ class MaintenanceRole:
         """
         async with self.pool.acquire() as session:
             await check(session)
-        listener, observers = Listener(self.pool, "maintenance"), Observers(self.registry)
+        listener, observers = Listener(self.pool, "maintenance"), Observers(self.registry, self.watching)
         liveness = LivenessActor(
             self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {},
             lambda: ({}, {}), lambda: None,
         )  # fmt: skip
-        questions_in, questions_out = trio.open_memory_channel[FollowUpMessage](MAILBOX)
+        follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "maintenance")
         maintenance = Maintenance.build(
-            self.pool, self.registry, self.settings, liveness, listener, questions_in, observers
+            self.pool, self.registry, self.settings, liveness, listener, follow_ups, observers
         )
         liveness.describe = maintenance.describe
-        follow_ups = FollowUps(self.registry, OwnConnection(self.pool, "maintenance follow-ups"), questions_out)
         logger.info("maintenance role: keeps the database moving, never claims or runs a job")
         try:
             async with trio.open_nursery() as nursery:
@@ -62,6 +62,7 @@ class MaintenanceRole:
                 await nursery.start(observers.run, name="observers")
                 await nursery.start(liveness.run, name="liveness")
                 await nursery.start(listener.run, name="listener")
+                nursery.start_soon(Descriptors(self.pool, self.registry).run, name="descriptors")
                 await maintenance.run(task_status=task_status)
         finally:
             with trio.move_on_after(self.life.shutdown_write, shield=True):

@@ -36,11 +36,19 @@ class Reply(Generic[T]):
 
 @attrs.define(eq=False)
 class Ended:
-    """An attempt ended: record this decision. Never changed; attrs' own freezing would cost four times as much."""
+    """An attempt ended: record this decision. Never changed; attrs' own freezing would cost four times as much.
+
+    Args:
+        attempt: which.
+        decision: what to write.
+        duration: seconds its handler took.
+        bare: without the handler's notes, which the database has refused.
+    """
 
     attempt: Attempt
     decision: Decision
     duration: float
+    bare: bool = False
 
 
 @attrs.frozen(eq=False)

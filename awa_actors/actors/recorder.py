@@ -7,21 +7,27 @@ of failures does not slow successes. Each owns one connection, so handlers that 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
+import orjson
 import trio
 
-from awa_actors.actors.messages import Ended, PlanFollowUps, Planned, Reply, SpecFailed
+from awa_actors.actors.follow_ups import FollowUps
+from awa_actors.actors.messages import Ended
 from awa_actors.actors.observers import Observers
-from awa_actors.actors.outcome_events import event_of
+from awa_actors.actors.outcome_events import event_of, event_record, possible_outcomes
 from awa_actors.core.outcome import Decision, Outcome
-from awa_actors.errors import StoreError, TransientStoreError
+from awa_actors.core.text import storable
+from awa_actors.errors import AwaError, TransientStoreError, UsageError
+from awa_actors.events import Event
 from awa_actors.jobs import JobRow
-from awa_actors.registry import Registry
 from awa_actors.store import follow_ups
+from awa_actors.store.callbacks import park
 from awa_actors.store.complete import complete
 from awa_actors.store.connection import OwnConnection
+from awa_actors.store.follow_up_plan import FAILURES_KEY, PlannedJob, SpecFailed, outcome_of
 from awa_actors.store.insert import NewJob
 from awa_actors.store.pool import Session
 from awa_actors.store.settle import note_body, settle
@@ -30,8 +36,8 @@ BATCH = 512
 MAILBOX = 1024
 """Two batches: one being written, one waiting; beyond that handlers wait, which is the back-pressure."""
 RETRY_FIRST, RETRY_MOST = 0.05, 5.0
-
-GIVE_BACK = Decision(Outcome.GIVEN_BACK, {"give_back": True})
+AGAIN_AFTER = 1.0
+"""Seconds until an attempt runs again whose outcome could not be committed with its follow-ups."""
 
 logger = logging.getLogger("awa_actors.worker")
 
@@ -42,9 +48,8 @@ class Recorder:
 
     name: str
     connection: OwnConnection
-    registry: Registry
     mailbox: trio.MemoryReceiveChannel[Ended]
-    planner: trio.MemorySendChannel[PlanFollowUps]
+    follow_ups: FollowUps
     observers: Observers
     failures_allowed: int
     unwritten: list[Ended] = attrs.field(factory=list)
@@ -65,11 +70,9 @@ class Recorder:
                         batch.append(self.mailbox.receive_nowait())
                     except (trio.WouldBlock, trio.EndOfChannel):
                         break
-                try:
-                    await self.record_surely(batch)
-                except trio.Cancelled:
-                    self.unwritten.extend(batch)
-                    raise
+                await self.record_surely(batch)
+                for ended in batch:
+                    ended.attempt.services.recorded(ended.attempt)
         self.ended.set()
 
     def left_over(self) -> list[Ended]:
@@ -81,46 +84,65 @@ class Recorder:
                 return self.unwritten
 
     async def record_surely(self, batch: list[Ended]) -> None:
-        """Record a batch, however long the database is away; fencing, not a count, is what bounds this."""
+        """Record a batch, however long the database is away; fencing, not a count, is what bounds this.
+
+        Cancellation: what was not written is added to `unwritten`.
+        """
+        plain, followed = self._parted(batch)
+        left = [(self._record_plain, plain), (self._record_followed, followed)]
+        try:
+            while left:
+                await self._surely(*left[0])
+                del left[0]
+        except trio.Cancelled:
+            self.unwritten.extend(ended for _, part in left for ended in part)
+            raise
+
+    async def _surely(self, record: Callable[[Session, list[Ended]], Awaitable[None]], batch: list[Ended]) -> None:
         delay = RETRY_FIRST
-        while True:
+        while batch:
             try:
-                await self.record(await self.connection.session(), batch)
-                return
-            except StoreError as error:
+                return await record(await self.connection.session(), batch)
+            except AwaError as error:
+                if not isinstance(error, TransientStoreError) and len(batch) > 1:
+                    for ended in batch:  # one that the database refuses must not hold up the others
+                        await self._surely(record, [ended])
+                    return
                 logger.warning(
                     "%s: could not record %d attempts, trying again in %.2f s: %s", self.name, len(batch), delay, error
                 )
-                if not isinstance(error, TransientStoreError) and len(batch) > 1:
-                    for ended in batch:  # one that the database refuses must not hold up the others
-                        await self.record_surely([ended])
-                    return
             await trio.sleep(delay)
             delay = min(delay * 2, RETRY_MOST)
 
     async def record(self, session: Session, batch: list[Ended]) -> None:
-        """Record a batch once, with follow-ups and events."""
-        plain: list[Ended] = []
-        followed: list[Ended] = []
-        for ended in batch:
-            (followed if self._has_specs(ended) else plain).append(ended)
+        """Record a batch once, with follow-ups and events: a worker's last step, after its dispatcher has ended too."""
+        plain, followed = self._parted(batch)
         if plain:
-            landed = await self._write(session, plain)
-            self._observe(plain, landed)
+            await self._record_plain(session, plain)
         if followed:
             await self._record_followed(session, followed)
 
-    async def record_plainly(self, session: Session, batch: list[Ended]) -> None:
-        """Record a stopping worker's last ends.
+    def _parted(self, batch: list[Ended]) -> tuple[list[Ended], list[Ended]]:
+        """Those without follow-ups, whose write is one statement, and those with."""
+        plain: list[Ended] = []
+        followed: list[Ended] = []
+        any_of = self.follow_ups.specs.any_of
+        for ended in batch:
+            outcomes = possible_outcomes(ended.decision.outcome)
+            (followed if any_of(ended.attempt.claimed.kind, *outcomes) else plain).append(ended)
+        return plain, followed
 
-        The dispatcher has gone by then, so an outcome with follow-ups is not written:
-        its attempt goes back, uncounted, and its next run commits both.
-        """
-        plain = [attrs.evolve(ended, decision=GIVE_BACK) if self._has_specs(ended) else ended for ended in batch]
-        self._observe(plain, await self._write(session, plain))
-
-    def _has_specs(self, ended: Ended) -> bool:
-        return (ended.decision.outcome.value, ended.attempt.claimed.kind) in self.registry.follow_ups
+    async def _record_plain(self, session: Session, batch: list[Ended]) -> None:
+        try:
+            landed = await self._write(session, batch)
+        except UsageError as error:
+            if len(batch) > 1 or batch[0].bare:
+                raise
+            batch = [_refused(batch[0], error)]
+            landed = await self._write(session, batch)
+        for ended in batch:
+            if self.observers.wants(ended.attempt.claimed.kind) and ended.attempt.claimed.job_id in landed:
+                self._observe(event_of(ended, landed[ended.attempt.claimed.job_id]))
 
     async def _write(self, session: Session, batch: list[Ended]) -> dict[int, JobRow | Any]:
         """Write the ends. Returns what landed by job id: a row, or the database's time of a completion."""
@@ -141,14 +163,19 @@ class Recorder:
                     [c.lslot for c in claims],
                 )
                 landed.update(dict.fromkeys(done, at))
-            others = [ended for ended in mine if ended.decision.outcome is not Outcome.COMPLETED]
+            waiting = [ended for ended in mine if ended.decision.outcome is Outcome.WAITING]
+            if waiting:
+                parked = await park(session, instance, [_entry(ended) for ended in waiting])
+                landed.update({job_id: one.job for job_id, one in parked.items()})
+            others = [ended for ended in mine if ended.decision.outcome not in (Outcome.COMPLETED, Outcome.WAITING)]
             if others:
                 landed.update(await settle(session, instance, [_entry(ended) for ended in others]))
         for ended in batch:
-            if ended.attempt.claimed.job_id not in landed:
-                logger.warning("job %d: its attempt %d had been taken away; outcome %s is dropped",
-                               ended.attempt.claimed.job_id, ended.attempt.claimed.attempt,
-                               ended.decision.outcome.value)  # fmt: skip
+            # A callback that came before its job could wait has ended the attempt: nothing is lost by not parking it.
+            claimed, outcome = ended.attempt.claimed, ended.decision.outcome
+            if claimed.job_id not in landed and outcome is not Outcome.WAITING:
+                logger.warning("job %d: its attempt %d has ended already or was taken away; outcome %s is dropped",
+                               claimed.job_id, claimed.attempt, outcome.value)  # fmt: skip
         return landed
 
     async def _record_followed(self, session: Session, batch: list[Ended]) -> None:
@@ -157,83 +184,101 @@ class Recorder:
         rest = batch
         while rest:
             try:
-                async with session.transaction():
-                    landed = await self._write(session, rest)
-                    jobs, broken = await self._plan(rest, landed)
-                    if broken:
-                        raise _RedoWithout(broken)
-                    if jobs:
-                        await follow_ups.insert(session, jobs)
+                made = await self._commit_both(session, rest)
             except _RedoWithout as redo:
                 failed.update(redo.failed)
                 rest = [ended for ended in rest if ended.attempt.claimed.job_id not in redo.failed]
-                continue
-            except StoreError as error:
-                if isinstance(error, TransientStoreError):
-                    raise
+            except _Refused as refused:
                 if len(rest) > 1:
                     for ended in rest:
                         await self._record_followed(session, [ended])
                 else:
-                    failed[rest[0].attempt.claimed.job_id] = SpecFailed("insert", str(error))
+                    failed[rest[0].attempt.claimed.job_id] = SpecFailed("insert", storable(str(refused)))
                 break
-            self._observe(rest, landed)
-            break
+            except UsageError as error:
+                if len(rest) > 1 or rest[0].bare:
+                    raise
+                batch = rest = [_refused(rest[0], error)]
+            else:
+                for event in made:
+                    self._observe(event)
+                break
         for ended in batch:
             if (failure := failed.get(ended.attempt.claimed.job_id)) is not None:
                 await self._record_without(session, ended, failure)
 
-    async def _plan(self, batch: list[Ended], landed: dict[int, Any]) -> tuple[list[NewJob], dict[int, SpecFailed]]:
-        events = [
-            (ended.decision.outcome.value, event_of(ended, landed[ended.attempt.claimed.job_id]))
+    async def _commit_both(self, session: Session, batch: list[Ended]) -> list[Event[Any]]:
+        """Write the ends and insert what follows from them. Returns the events of what was committed."""
+        async with session.transaction():
+            events = self._events(batch, await self._write(session, batch))
+            jobs: list[NewJob] = []
+            failed: dict[int, SpecFailed] = {}
+            for event, answers in zip(events, await self.follow_ups.ask(events) if events else [], strict=True):
+                for answer in answers:
+                    if isinstance(answer, SpecFailed):
+                        failed.setdefault(event.job.id, answer)
+                    else:
+                        jobs.append(answer.job)
+            if failed:
+                raise _RedoWithout(failed)
+            if jobs:
+                try:
+                    await follow_ups.insert(session, jobs)
+                except TransientStoreError:
+                    raise
+                except AwaError as error:
+                    raise _Refused(str(error)) from error
+        return events
+
+    def _events(self, batch: list[Ended], landed: dict[int, Any]) -> list[Event[Any]]:
+        made = [
+            event_of(ended, landed[ended.attempt.claimed.job_id])
             for ended in batch
             if ended.attempt.claimed.job_id in landed
         ]
-        reply: Reply[list[Planned | SpecFailed]] = Reply()
-        await self.planner.send(PlanFollowUps(events, reply))
-        jobs: list[NewJob] = []
-        failed: dict[int, SpecFailed] = {}
-        for (_, event), answer in zip(events, await reply.wait(), strict=True):
-            match answer:
-                case Planned():
-                    jobs.extend(answer.jobs)
-                case SpecFailed():
-                    failed[event.job.id] = answer
-        return jobs, failed
+        return [event for event in made if event is not None]
 
     async def _record_without(self, session: Session, ended: Ended, failure: SpecFailed) -> None:
-        """A follow-up failed: run the attempt again with that error; after enough failures, commit without it."""
-        claimed = ended.attempt.claimed
-        earlier = 0 if ended.attempt.job is None else int(ended.attempt.job.metadata.get(follow_ups.FAILURES_KEY, 0))
+        """A follow-up failed: run the attempt again with that error; after enough failures, commit anyway."""
+        claimed, count = ended.attempt.claimed, _spec_failures(ended) + 1
         text = f"follow-up {failure.spec} failed: {failure.error}"
-        if earlier + 1 < self.failures_allowed and claimed.attempt < claimed.max_attempts:
-            fields = {
-                "state": "retryable",
-                "delay": 1.0,
-                "error": text,
-                "metadata": {follow_ups.FAILURES_KEY: earlier + 1},
-            }
-            landed = await self._write(session, [attrs.evolve(ended, decision=Decision(Outcome.RETRIED, fields))])
-            logger.error("job %d: %s; the attempt is run again", claimed.job_id, text)
-        else:
-            async with session.transaction():
-                landed = await self._write(session, [ended])
-                if claimed.job_id in landed:
-                    await follow_ups.record_failure(
-                        session, claimed.job_id, claimed.kind, ended.decision.outcome.value, failure
-                    )
-            logger.error("job %d: %s; its outcome stands without it, see 'doctor'", claimed.job_id, text)
-            self._observe([ended], landed)
+        is_again = FAILURES_KEY in ended.decision.fields.get("metadata", {})
+        if count >= self.failures_allowed or claimed.attempt >= claimed.max_attempts or failure.final or is_again:
+            await self._commit_anyway(session, ended)
+            return
+        logger.error("job %d: %s; the attempt is run again", claimed.job_id, text)
+        fields = {"state": "retryable", "delay": AGAIN_AFTER, "metadata": {FAILURES_KEY: count}, "error": text}
+        if "error" in ended.decision.fields:
+            fields["error"] = f"{text}\nThe outcome that could not be committed: {ended.decision.fields['error']}"
+        if ended.decision.outcome is Outcome.RETRIED:
+            fields["delay"] = ended.decision.fields["delay"]
+        await self.record(session, [attrs.evolve(ended, decision=Decision(Outcome.RETRIED, fields))])
 
-    def _observe(self, batch: list[Ended], landed: dict[int, Any]) -> None:
-        for ended in batch:
-            kind, job_id = ended.attempt.claimed.kind, ended.attempt.claimed.job_id
-            if (
-                kind in self.registry.observers
-                and job_id in landed
-                and (event := event_of(ended, landed[job_id])) is not None
-            ):
-                self.observers.tell(kind, event)
+    async def _commit_anyway(self, session: Session, ended: Ended) -> None:
+        """Commit the outcome with those follow-ups that can be had; the others are recorded for operators to replay."""
+        async with session.transaction():
+            events = self._events([ended], await self._write(session, [ended]))
+            for event, answers in zip(events, await self.follow_ups.ask(events) if events else [], strict=True):
+                for answer in answers:
+                    await self._insert_or_record(session, event, answer)
+        for event in events:
+            self._observe(event)
+
+    async def _insert_or_record(self, session: Session, event: Event[Any], answer: PlannedJob | SpecFailed) -> None:
+        if isinstance(answer, PlannedJob):
+            refused = await follow_ups.in_savepoint(session, follow_ups.insert(session, [answer.job]))
+            if refused is None:
+                return
+            answer = SpecFailed(answer.spec, storable(str(refused)))
+        job, outcome = event.job, outcome_of(event)
+        record = follow_ups.record_failure(session, job.id, job.kind, outcome, answer, event_record(event))
+        lost = await follow_ups.in_savepoint(session, record)
+        logger.error("job %d is %s without its follow-up %s, which is %s: %s", job.id, outcome, answer.spec,
+                     "recorded for replay" if lost is None else f"lost ({lost})", answer.error)  # fmt: skip
+
+    def _observe(self, event: Event[Any] | None) -> None:
+        if event is not None and self.observers.wants(event.job.kind):
+            self.observers.tell(event.job.kind, event)
 
 
 class _RedoWithout(Exception):
@@ -242,9 +287,27 @@ class _RedoWithout(Exception):
         super().__init__(len(failed))
 
 
+class _Refused(Exception):
+    """The database refused an insert of follow-ups."""
+
+
+def _refused(ended: Ended, error: UsageError) -> Ended:
+    """The end of an attempt whose own cannot be stored: failed, with why, and without its notes."""
+    text = f"its end could not be recorded as asked: {storable(str(error))}"
+    fields = {"state": "failed", "terminal": True, "reason": "terminal_error", "error": text}
+    return attrs.evolve(ended, decision=Decision(Outcome.EXHAUSTED, fields), bare=True)
+
+
+def _spec_failures(ended: Ended) -> int:
+    """How often follow-ups of this job have failed before."""
+    extras = ended.attempt.claimed.extras
+    count = (orjson.loads(extras).get("metadata") or {}).get(FAILURES_KEY, 0) if extras else 0
+    return count if isinstance(count, int) else 0
+
+
 def _entry(ended: Ended) -> dict[str, Any]:
-    claimed = ended.attempt.claimed
-    fields = ended.decision.fields
-    metadata = {**ended.attempt.notes().get("metadata", {}), **fields.get("metadata", {})}
-    entry = {"job_id": claimed.job_id, "run_lease": claimed.run_lease, **ended.attempt.notes(), **fields}
+    claimed, fields = ended.attempt.claimed, ended.decision.fields
+    notes = {} if ended.bare else ended.attempt.notes()
+    metadata = {**notes.get("metadata", {}), **fields.get("metadata", {})}
+    entry = {"job_id": claimed.job_id, "run_lease": claimed.run_lease, **notes, **fields}
     return {**entry, "metadata": metadata} if metadata else entry

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import time
+
 import attrs
 
 from awa_actors.actors.lane import StepReport
 from awa_actors.store.pool import Session
-from awa_actors.store.refresh import refresh_queues
+from awa_actors.store.refresh import refresh_kinds, refresh_queues
+
+KINDS_EVERY = 30.0
+"""Seconds between counts of kinds and of completions."""
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Refresh:
-    """Counts every queue. `interval` in seconds; a slow count rests in proportion."""
+    """Counts every queue, and less often every kind. `interval` in seconds; a slow count rests in proportion."""
 
     interval: float
     name: str = "refresh"
+    _kinds_at: float | None = attrs.field(default=None, init=False)
 
     async def run(self, session: Session, rows: int) -> StepReport:
         """One count."""
-        return StepReport(await refresh_queues(session))
+        done = await refresh_queues(session)
+        if self._kinds_at is None or time.monotonic() - self._kinds_at >= KINDS_EVERY:
+            self._kinds_at = time.monotonic()
+            done += await refresh_kinds(session)
+        return StepReport(done)

@@ -6,7 +6,8 @@ Closures run in threads with a bound, one per spec: one that hangs holds up itse
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -14,13 +15,12 @@ import trio
 
 from awa_actors.actors.lane import StepReport
 from awa_actors.actors.outcome_events import event_record, rescued_event
-from awa_actors.core.text import error_text
-from awa_actors.errors import AwaError, StoreError, TransientStoreError, ValidationError
+from awa_actors.core.text import error_text, storable
+from awa_actors.errors import AwaError, TransientStoreError, ValidationError
 from awa_actors.events import Rescued
 from awa_actors.jobs import Delivery
 from awa_actors.registry import FollowUpSpec
 from awa_actors.store import follow_ups, outbox
-from awa_actors.store.connection import OwnConnection
 from awa_actors.store.follow_up_plan import PlannedJob, SpecFailed, Specs, plan_one
 from awa_actors.store.pool import Session
 from awa_actors.store.rescue import RescuedJob
@@ -55,6 +55,7 @@ class RescuedFollowUps:
     closure_limit: float = CLOSURE_LIMIT
     dropped: int = 0
     _threads: dict[tuple[str, str], trio.CapacityLimiter] = attrs.field(factory=dict, init=False)
+    _is_published: bool = attrs.field(default=False, init=False)
 
     def best_effort(self, kind: str) -> list[FollowUpSpec]:
         """Specs of a kind that are evaluated after the rescue's commit."""
@@ -69,12 +70,16 @@ class RescuedFollowUps:
         registry = self.specs.registry
         for declared in registry.declared_follow_ups.values():
             await outbox.publish(session, declared)
-        await self.refresh(session)
+        await self._read(session)
         if specs := self.specs.outbox():
             await outbox.declare_outbox(session, specs, registry.application)
+        self._is_published = True
 
     async def refresh(self, session: Session) -> None:
-        """Read the declarations of all applications; one that differs from this process's is logged once it is seen."""
+        """Read the declarations of all applications again; the first time, publish this process's before."""
+        await (self._read(session) if self._is_published else self.publish(session))
+
+    async def _read(self, session: Session) -> None:
         stored = await outbox.declared(session)
         self.specs.set_declared(stored)
         for difference in self.specs.drift(stored):
@@ -113,17 +118,24 @@ class RescuedFollowUps:
             return SpecFailed(spec.name, error_text(error))
         return plan_one(spec, event, self.specs.registry.max_follow_up_depth)
 
-    async def deliver(self, connection: OwnConnection, rescued: Sequence[RescuedJob]) -> None:
-        """Enqueue the best-effort follow-ups of committed rescues. What fails is recorded if it can be, and counted."""
+    async def deliver(self, session: Callable[[], Awaitable[Session]], rescued: Sequence[RescuedJob]) -> None:
+        """Enqueue the best-effort follow-ups of committed rescues. What fails is recorded if it can be, and counted.
+
+        Args:
+            session: gives a connection outside a transaction.
+            rescued: what is durable already.
+        """
         kinds = dict.fromkeys(one.job.kind for one in rescued)
         for kind in kinds:
             for spec in self.best_effort(kind):
                 answers = await self.evaluate(spec, [one for one in rescued if one.job.kind == kind])
                 try:
-                    await self._insert(await connection.session(), answers)
+                    await self._insert(await session(), answers)
                 except AwaError as error:
                     self.dropped += len(answers)
-                    logger.error("%d rescued follow-ups of %s could not be enqueued: %s", len(answers), spec.name, error)
+                    logger.error(
+                        "%d rescued follow-ups of %s could not be enqueued: %s", len(answers), spec.name, error
+                    )
 
     async def _insert(self, session: Session, answers: Outcomes) -> None:
         jobs = [answer.job for _, answer in answers if isinstance(answer, PlannedJob)]
@@ -143,14 +155,13 @@ class RescuedFollowUps:
     async def _insert_each(self, session: Session, answers: Outcomes) -> list[tuple[RescuedJob, SpecFailed]]:
         failed: list[tuple[RescuedJob, SpecFailed]] = []
         for one, answer in answers:
-            failure: SpecFailed | None
-            if isinstance(answer, SpecFailed):
-                failure = answer
-            else:
+            if isinstance(answer, PlannedJob):
                 async with session.transaction():
-                    failure = await follow_ups.insert_or_explain(session, answer)
-            if failure is not None:
-                failed.append((one, failure))
+                    refused = await follow_ups.in_savepoint(session, follow_ups.insert(session, [answer.job]))
+                if refused is None:
+                    continue
+                answer = SpecFailed(answer.spec, storable(str(refused)))
+            failed.append((one, answer))
         return failed
 
 
@@ -172,6 +183,9 @@ class FollowUpStep:
     async def run(self, session: Session, rows: int) -> StepReport:
         """Take due rows of each spec, evaluate, and enqueue or put off."""
         await self.rescued.refresh(session)
+        if self.told:
+            await self.rescued.deliver(partial(_same, session), self.told)
+            self.told.clear()
         done, more, hanging = 0, False, []
         specs = {(spec.kind, spec.name): spec for spec in self.rescued.specs.outbox()}
         due = await outbox.waiting(session, [name for _, name in specs]) if specs else set()
@@ -239,10 +253,16 @@ class FollowUpStep:
 
     async def _park(self, session: Session, spec: FollowUpSpec, row: outbox.OutboxRow, error: str) -> None:
         one = RescuedJob(job_row(row.job), row.reason)
-        logger.error("follow-up %s of rescued job %d is parked after %d tries: %s", spec.name, one.job.id, row.tries, error)
+        logger.error(
+            "follow-up %s of rescued job %d is parked after %d tries: %s", spec.name, one.job.id, row.tries, error
+        )
         async with session.transaction():
             if await outbox.finish(session, [row.id]):
                 await record(session, one, SpecFailed(spec.name, error))
+
+
+async def _same(session: Session) -> Session:
+    return session
 
 
 async def record(session: Session, one: RescuedJob, failure: SpecFailed) -> None:

@@ -1,15 +1,16 @@
 """The worker: runs handlers for a set of queues, and stands for maintenance too unless told not to.
 
 Two endings. `drain` stops claiming, lets handlers finish with beats and cancellation still on, flushes, and is done.
-Cancelling
-the scope of `run` stops now: handlers are cancelled in their scopes, and what became of them is recorded in one
-shielded, bounded step.
+Cancelling the scope of `run` stops now: handlers are cancelled in their scopes, and what became of them is recorded in
+one shielded, bounded step. Beats go on until the last handler has ended, a thread that cannot be cancelled included:
+its lease must not look abandoned before it is.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -17,25 +18,29 @@ import trio
 
 import awa_actors
 from awa_actors.actors.crew import Crew
+from awa_actors.actors.descriptors import Descriptors
 from awa_actors.actors.dispatcher import Dispatcher
-from awa_actors.actors.follow_ups import MAILBOX as FOLLOW_UPS_MAILBOX
 from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
 from awa_actors.actors.maintenance import Maintenance
-from awa_actors.actors.messages import Ended, FollowUpMessage
+from awa_actors.actors.messages import Ended
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.recorder import MAILBOX, Recorder
 from awa_actors.config import MaintenanceSettings, QueueConfig, WorkerSettings
-from awa_actors.core.channels import queue_channel
+from awa_actors.core.channels import CALLBACK_CHANNEL, queue_channel
+from awa_actors.core.leaves import sole_leaf
 from awa_actors.core.outcome import Cause
 from awa_actors.errors import StoreError
 from awa_actors.registry import Registry
 from awa_actors.store.connection import OwnConnection
+from awa_actors.store.follow_up_plan import Specs
 from awa_actors.store.migrate import check
 from awa_actors.store.pool import Pool
 from awa_actors.store.settle import release_instance
 
+LAST_CLAIM = 5.0
+"""Seconds that a claim which is under way when a drain begins gets for its answer."""
 OBSERVERS_TAIL = 2.0
 """Seconds a drained worker waits for events that observers have not seen yet."""
 
@@ -46,12 +51,17 @@ logger = logging.getLogger("awa_actors.worker")
 class Worker:
     """A running worker, as `nursery.start(client.run_worker)` gives it."""
 
-    instance: str
     queues: tuple[str, ...]
     maintenance: Maintenance | None
+    _liveness: LivenessActor
     _draining: trio.Event = attrs.field(factory=trio.Event)
     _ended: trio.Event = attrs.field(factory=trio.Event)
     _crew: Crew | None = None
+
+    @property
+    def instance(self) -> str:
+        """Id of the current incarnation; another one after this process was declared dead."""
+        return str(self._liveness.instance)
 
     @property
     def running(self) -> int:
@@ -83,7 +93,6 @@ class _Mailboxes:
 
     completions: tuple[trio.MemorySendChannel[Ended], trio.MemoryReceiveChannel[Ended]]
     others: tuple[trio.MemorySendChannel[Ended], trio.MemoryReceiveChannel[Ended]]
-    questions: tuple[trio.MemorySendChannel[FollowUpMessage], trio.MemoryReceiveChannel[FollowUpMessage]]
 
     @classmethod
     def open(cls) -> _Mailboxes:
@@ -91,7 +100,6 @@ class _Mailboxes:
         return cls(
             trio.open_memory_channel[Ended](MAILBOX),
             trio.open_memory_channel[Ended](MAILBOX),
-            trio.open_memory_channel[FollowUpMessage](FOLLOW_UPS_MAILBOX),
         )
 
 
@@ -111,60 +119,88 @@ class WorkerActor:
 
         Raises:
             SchemaNotMigrated, SchemaNewerThanCode: before `started`.
-            StoreError: the database could not be reached at start.
+            StoreError: the database could not be reached, or cannot be written to, at start.
         """
         async with self.pool.acquire() as session:
             await check(session)
-        boxes, observers = _Mailboxes.open(), Observers(self.registry)
+        try:
+            await self._run(task_status)
+            return
+        except BaseExceptionGroup as group:
+            leaf = sole_leaf(group)
+            if leaf is None or isinstance(leaf, trio.Cancelled):
+                raise
+        raise leaf  # bare: the nurseries that it came through say nothing to whoever started us
+
+    async def _run(self, task_status: trio.TaskStatus[Worker]) -> None:
+        boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
         listener, liveness = Listener(self.pool, "worker"), self._liveness()
-        recorders = [self._recorder("completer", boxes.completions[1], boxes, observers)]
-        recorders.append(self._recorder("reschedule", boxes.others[1], boxes, observers))
+        follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
+        recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
+        recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None
         if self.maintenance is not None:
             maintenance = Maintenance.build(
-                self.pool, self.registry, self.maintenance, liveness, listener, boxes.questions[0].clone(), observers
+                self.pool, self.registry, self.maintenance, liveness, listener, follow_ups, observers
             )
-        handle = Worker(str(liveness.instance), tuple(queue.name for queue in self.queues), maintenance)
+        handle = Worker(tuple(queue.name for queue in self.queues), maintenance, liveness)
+        last_to_go = trio.CancelScope()
         try:
             async with trio.open_nursery() as services:
-                await self._start_services(services, boxes, observers, recorders, liveness)
-                async with trio.open_nursery() as attempts:
-                    handle._crew = Crew(
-                        self.client, self.pool, self.registry, self.settings, liveness, observers,
-                        boxes.completions[0], boxes.others[0], attempts,
-                    )  # fmt: skip
-                    await self._dispatch(handle, handle._crew, listener, services, task_status)
-                await self._flush(boxes, observers, recorders)
+                start = partial(self._run_services, last_to_go, follow_ups, observers, recorders, liveness)
+                await services.start(start, name="services of handlers")
+                last_to_go.shield = True
+                try:
+                    async with trio.open_nursery() as attempts:
+                        handle._crew = self._crew(handle, boxes, observers, attempts)
+                        await self._dispatch(handle, handle._crew, listener, services, task_status)
+                    await self._flush(boxes, observers, recorders)
+                except BaseException:
+                    with trio.move_on_after(self.settings.shutdown_write / 2, shield=True):
+                        await self._flush(boxes, observers, recorders)
+                    raise
+                finally:
+                    last_to_go.shield = False
                 services.cancel_scope.cancel()
         finally:
-            with trio.move_on_after(self.settings.shutdown_write, shield=True) as bound:
+            with trio.move_on_after(self.settings.shutdown_write / 2, shield=True) as bound:
                 await self._last_step(handle._crew, recorders, liveness)
             if bound.cancelled_caught:
                 logger.error("the last step was cut off; what it did not record is rescued")
             handle._ended.set()
 
-    async def _start_services(
+    def _crew(self, handle: Worker, boxes: _Mailboxes, observers: Observers, attempts: trio.Nursery) -> Crew:
+        return Crew(
+            self.client, self.pool, self._own("attempts"), self.registry, self.settings, handle._liveness, observers,
+            boxes.completions[0], boxes.others[0], attempts, handle._draining.set,
+        )  # fmt: skip
+
+    async def _run_services(
         self,
-        services: trio.Nursery,
-        boxes: _Mailboxes,
+        scope: trio.CancelScope,
+        follow_ups: FollowUps,
         observers: Observers,
         recorders: Sequence[Recorder],
         liveness: LivenessActor,
+        *,
+        task_status: trio.TaskStatus[None],
     ) -> None:
-        follow_ups = FollowUps(self.registry, self._own("follow-ups"), boxes.questions[1])
-        await services.start(follow_ups.run, name="follow-up dispatcher")
-        await services.start(observers.run, name="observers")
-        for recorder in recorders:
-            await services.start(recorder.run, name=recorder.name)
-        await services.start(liveness.run, name="liveness")
+        """What handlers need until the last of them has ended; `scope` keeps it from being stopped before."""
+        with scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(follow_ups.run, name="follow-up dispatcher")
+                await nursery.start(observers.run, name="observers")
+                for recorder in recorders:
+                    await nursery.start(recorder.run, name=recorder.name)
+                await nursery.start(liveness.run, name="liveness")
+                task_status.started()
 
     def _recorder(
-        self, name: str, mailbox: trio.MemoryReceiveChannel[Ended], boxes: _Mailboxes, observers: Observers
+        self, name: str, mailbox: trio.MemoryReceiveChannel[Ended], follow_ups: FollowUps, observers: Observers
     ) -> Recorder:
         return Recorder(
-            name, self._own(name), self.registry, mailbox, boxes.questions[0].clone(), observers,
-            self.settings.follow_up_failures,
-        )  # fmt: skip
+            name, self._own(name), mailbox, follow_ups, observers, self.settings.follow_up_failures
+        )
 
     def _own(self, name: str) -> OwnConnection:
         return OwnConnection(self.pool, f"worker {name}")
@@ -193,14 +229,17 @@ class WorkerActor:
         """Claim until the drain begins. Cancel-listening, beats and maintenance stay on after it."""
         crew.liveness.lost = lambda: crew.stop_all(Cause.LOST_LEASE)
         listener.on_cancel(crew.cancel)
+        listener.on_payload(CALLBACK_CHANNEL, crew.callbacks.wake)
         dispatchers = [
             Dispatcher(queue, self._own(f"dispatcher {queue.name}"[:40]), crew, self.pool.settings.listens)
             for queue in self.queues
         ]
         for dispatcher in dispatchers:
             listener.on(queue_channel(dispatcher.queue.name), dispatcher.wake)
+            listener.on_cancel(dispatcher.forget)
         await services.start(listener.run, name="listener")
         services.start_soon(crew.watch, name="watch running attempts")
+        services.start_soon(Descriptors(self.pool, self.registry).run, name="descriptors")
         if handle.maintenance is not None:
             await services.start(handle.maintenance.run, name="maintenance candidate")
             crew.liveness.describe = handle.maintenance.describe
@@ -211,8 +250,11 @@ class WorkerActor:
             logger.info("worker %s runs %d kinds on queues %s", handle.instance, kinds, queues)
             task_status.started(handle)
             await handle._draining.wait()
-            claiming.cancel_scope.cancel()
-        crew.liveness.state = "draining"
+            crew.liveness.state = "draining"
+            for dispatcher in dispatchers:
+                dispatcher.stop()
+            # A claim that is under way may still be answered; one that is not in time is given back in the last step.
+            claiming.cancel_scope.deadline = trio.current_time() + LAST_CLAIM
 
     async def _flush(self, boxes: _Mailboxes, observers: Observers, recorders: Sequence[Recorder]) -> None:
         """Every handler has ended: write what was told and show it to the observers; the services go after that."""
@@ -229,11 +271,12 @@ class WorkerActor:
         late = [ended for recorder in recorders for ended in recorder.left_over()]
         if crew is not None:
             late.extend(crew.late)
+            await crew.control.close()
         try:
             session = await self.pool.connect("worker last step")
             try:
                 if late:
-                    await recorders[0].record_plainly(session, late)
+                    await recorders[0].record(session, late)
                 released = await release_instance(session, liveness.instance)
                 await liveness.sign_off(session)
                 if late or released:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import asyncpg.pool
@@ -12,8 +12,9 @@ from awa_actors.bridge.statements import translated, wrong_connection
 from awa_actors.jobs import InsertedJob, InsertOpts
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
-Connection = asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]
-"""A connection of the caller's own, or one that was acquired from a pool."""
+if TYPE_CHECKING:
+    # A connection of the caller's own, or one that was acquired from a pool.
+    Connection = asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]
 
 
 async def insert(conn: Connection, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
@@ -53,7 +54,7 @@ async def fetch_row(conn: Connection, sql: str, *values: Any) -> Sequence[Any]:
         AwaError: translated from what the driver raises.
     """
     try:
-        row = await conn.fetchrow(sql, *values)
+        row: Sequence[Any] | None = await conn.fetchrow(sql, *values)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, lost=_is_closed(conn)) from error
     assert row is not None  # a SELECT from a function that returns one row

@@ -19,14 +19,14 @@ def load_registry(app: str) -> Registry:
         app: ``module:attribute``, each may be dotted.
 
     Raises:
-        UsageError: one line that says what was wrong: the form, the module, an error inside it, the attribute, or its type.
+        UsageError: one line that says what was wrong: the form, the module, an error in it, the attribute, its type.
     """
     name, colon, attribute = app.partition(":")
     if not (name and colon and attribute):
         raise UsageError(f"--app is written module:registry, for example shop.jobs:registry, not {app!r}")
     found = _attribute(_module(name), attribute, app)
     if not isinstance(found, Registry):
-        raise UsageError(f"--app {app}: is a {type(found).__name__}, not an awa_actors.Registry")
+        raise UsageError(f"--app {app}: this is of type {type(found).__name__}, not an awa_actors.Registry")
     return found
 
 
@@ -38,7 +38,9 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UsageError(f"--app {name}: there is no module {error.name!r} in {here} or on Python's path") from error
+            raise UsageError(
+                f"--app {name}: there is no module {error.name!r} in {here} or on Python's path"
+            ) from error
         raise UsageError(f"--app {name}: importing it failed: {error}") from error
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
         raise UsageError(f"--app {name}: importing it failed: {type(error).__name__}: {error}") from error

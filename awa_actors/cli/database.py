@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -20,6 +19,7 @@ from awa_actors.client import Client, open_client
 from awa_actors.config import DatabaseSettings
 from awa_actors.errors import StoreError, TransientStoreError, UsageError
 from awa_actors.private_postgres import PrivatePostgres
+from awa_actors.registry import Registry
 
 T = TypeVar("T")
 PG_VARIABLES = ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGPASSWORD", "PGPASSFILE", "PGSERVICE")
@@ -68,7 +68,7 @@ def opened(common: Common) -> Iterator[Database]:
 
 
 def data_directory() -> Path:
-    """Where the private server of a user lives unless told otherwise: kept, so that one command finds what another wrote."""
+    """Where a user's private server lives unless told otherwise: kept, so that a command finds what another wrote."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "awa-actors" / "postgres"
 
@@ -114,8 +114,20 @@ async def reach(client: Client, *, within: float, writable: bool) -> None:
         delay = min(delay * 2, RETRY_MOST)
 
 
-def ask(common: Common, question: Callable[[Client], Awaitable[T]], *, writable: bool = False) -> T:
+def ask(
+    common: Common,
+    question: Callable[[Client], Awaitable[T]],
+    *,
+    writable: bool = False,
+    registry: Registry | None = None,
+) -> T:
     """Open a client, ask one question, close.
+
+    Args:
+        common: names the database.
+        question: what to do with the client.
+        writable: whether a read-only database will not do.
+        registry: what the application declares, where the question depends on it.
 
     Raises:
         Failure: the database cannot be reached.
@@ -123,12 +135,14 @@ def ask(common: Common, question: Callable[[Client], Awaitable[T]], *, writable:
     """
     configure(common.log_format, verbose=common.verbose, level=logging.WARNING)
     with opened(common) as database:
-        return trio.run(functools.partial(_ask, database.url, question, writable=writable))
+        return trio.run(_ask, database.url, question, writable, registry)
 
 
-async def _ask(url: str | None, question: Callable[[Client], Awaitable[T]], *, writable: bool) -> T:
+async def _ask(
+    url: str | None, question: Callable[[Client], Awaitable[T]], writable: bool, registry: Registry | None
+) -> T:
     settings = DatabaseSettings(pool_size=1, connect_timeout=CONNECT_BOUND)
-    async with open_client(url, settings=settings) as client:
+    async with open_client(url, registry=registry, settings=settings) as client:
         await reach(client, within=0, writable=writable)
         try:
             return await question(client)

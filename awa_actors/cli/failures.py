@@ -28,6 +28,8 @@ class Failure(click.ClickException):
         status: one of this module's.
     """
 
+    exit_code: int = NO  # type: ignore[misc]  # click's is a class variable that its own subclasses set, too
+
     def __init__(self, message: str, status: int = NO) -> None:
         super().__init__(message)
         self.exit_code = status

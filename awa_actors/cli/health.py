@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
 import click
 
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK, UNREACHABLE, Failure
 from awa_actors.cli.output import seconds, shown, write_json, write_table
 from awa_actors.cli.placement import Command, Common
-from awa_actors.core.health import Deployment, Health
+from awa_actors.core.health import Deployment, Health, Lane, Process, QueueNumbers
 
 
 @click.command("health", cls=Command)
@@ -58,29 +62,25 @@ def _write_deployment(deployment: Deployment) -> None:
     print()
     write_table(
         ("process", "pid", "host", "version", "state", "beat", "queues"),
-        [
-            (one.role, one.pid, one.hostname, one.version, one.state if one.alive else "silent", one.beat_age, one.queues)
-            for one in deployment.processes
-        ],
+        [_process(one) for one in deployment.processes],
         "no process is registered",
     )
     if deployment.lanes:
         print()
-        write_table(
-            ("lane", "healthy", "last success", "blocked", "last error"),
-            [(lane.name, lane.healthy, lane.last_success_age, lane.blocked, lane.last_error) for lane in deployment.lanes],
-            "",
-        )
+        write_table(("lane", "healthy", "last success", "last error", "blocked"), _rows(deployment.lanes), "")
     if deployment.queues:
         print()
-        write_table(
-            ("queue", "available", "running", "scheduled", "retryable", "waiting", "failed", "dead", "oldest", "counted"),
-            [
-                (
-                    one.queue, one.available, one.running, one.scheduled, one.retryable, one.waiting_external, one.failed,
-                    one.dead_letters, one.oldest_available_age, one.counted_age,
-                )
-                for one in deployment.queues
-            ],
-            "",
-        )  # fmt: skip
+        columns = tuple(
+            name.removesuffix("_external").replace("_", " ")
+            for name in (field.name for field in attrs.fields(QueueNumbers))
+        )
+        write_table(columns, _rows(deployment.queues), "")
+
+
+def _process(one: Process) -> tuple[Any, ...]:
+    state = one.state if one.alive else "silent"
+    return one.role, one.pid, one.hostname, one.version, state, one.beat_age, one.queues
+
+
+def _rows(values: Sequence[Lane | QueueNumbers]) -> list[tuple[Any, ...]]:
+    return [attrs.astuple(value) for value in values]

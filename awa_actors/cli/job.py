@@ -7,13 +7,15 @@ from typing import Any
 
 import click
 
+from awa_actors.cli.app import load_registry
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK
 from awa_actors.cli.output import job_fields, last_error, shown, write_json, write_table
 from awa_actors.cli.placement import Common, noun
 from awa_actors.client import Client
-from awa_actors.errors import JobNotFound, UniqueConflict
+from awa_actors.errors import FollowUpError, JobNotFound, UniqueConflict
 from awa_actors.jobs import JobRow, JobState
+from awa_actors.registry import Registry
 
 job = noun("job", "Single jobs: list, show, cancel, retry.")
 IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(1))
@@ -27,7 +29,7 @@ IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click
 @click.option("--before", type=click.IntRange(1), metavar="ID", help="Only ids below this one: the next page.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
 @click.pass_obj
-def list_(common: Common, state: str | None, **filters: Any) -> int:
+def list_(common: Common, /, state: str | None, **filters: Any) -> int:
     """List jobs, newest first."""
     wanted = None if state is None else JobState(state)
     jobs = ask(common, lambda client: client.admin.jobs(state=wanted, **filters))
@@ -36,13 +38,15 @@ def list_(common: Common, state: str | None, **filters: Any) -> int:
     else:
         write_table(
             ("id", "kind", "queue", "state", "attempt", "run at", "last error"),
-            [
-                (one.id, one.kind, one.queue, one.state, f"{one.attempt}/{one.max_attempts}", one.run_at, last_error(one))
-                for one in jobs
-            ],
+            [_line(one) for one in jobs],
             "no such job",
         )
     return OK
+
+
+def _line(one: JobRow) -> tuple[Any, ...]:
+    attempt = f"{one.attempt}/{one.max_attempts}"
+    return one.id, one.kind, one.queue, one.state, attempt, one.run_at, last_error(one)
 
 
 @job.command("show")
@@ -67,10 +71,16 @@ def show(common: Common, job_id: int) -> int:
 @job.command("cancel")
 @IDS
 @click.option("--reason", default="cancelled by an operator", show_default=True, help="Kept with the job.")
+@click.option("--app", metavar="MODULE:REGISTRY", help="Whose follow-ups of a cancellation are enqueued with it.")
+@click.option("--without-follow-ups", is_flag=True, help="Cancel although a follow-up is broken; none is enqueued.")
 @click.pass_obj
-def cancel(common: Common, ids: tuple[int, ...], reason: str) -> int:
+def cancel(common: Common, ids: tuple[int, ...], reason: str, app: str | None, without_follow_ups: bool) -> int:
     """Cancel jobs that have not ended; running handlers are told at once. Exit status 1 when one could not be."""
-    return _each(common, ids, "cancelled", lambda client, job_id: client.admin.cancel(job_id, reason))
+
+    def change(client: Client, job_id: int) -> Awaitable[JobRow | None]:
+        return client.admin.cancel(job_id, reason, without_follow_ups=without_follow_ups)
+
+    return _each(common, ids, "cancelled", change, None if app is None else load_registry(app))
 
 
 @job.command("retry")
@@ -82,7 +92,11 @@ def retry(common: Common, ids: tuple[int, ...]) -> int:
 
 
 def _each(
-    common: Common, ids: tuple[int, ...], done: str, change: Callable[[Client, int], Awaitable[JobRow | None]]
+    common: Common,
+    ids: tuple[int, ...],
+    done: str,
+    change: Callable[[Client, int], Awaitable[JobRow | None]],
+    registry: Registry | None = None,
 ) -> int:
     """Change one job after the other: one that cannot be changed keeps no other from it."""
 
@@ -90,7 +104,7 @@ def _each(
         try:
             changed = await change(client, job_id)
             now = changed or await client.admin.job(job_id)
-        except (JobNotFound, UniqueConflict) as error:
+        except (FollowUpError, JobNotFound, UniqueConflict) as error:
             return {"id": job_id, "done": False, "state": None, "reason": str(error)}
         reason = None if changed else f"it is {now.state.value}"
         return {"id": job_id, "done": changed is not None, "state": now.state, "reason": reason}
@@ -98,10 +112,11 @@ def _each(
     async def all_of_them(client: Client) -> list[dict[str, Any]]:
         return [await one(client, job_id) for job_id in ids]
 
-    results = ask(common, all_of_them, writable=True)
+    results = ask(common, all_of_them, writable=True, registry=registry)
     if common.json:
         write_json(results)
     else:
         for result in results:
-            print(f"job {result['id']}: {done if result['done'] else f'not {done}: {shown(result['reason'])}'}")
+            outcome = done if result["done"] else f"not {done}: {shown(result['reason'])}"
+            print(f"job {result['id']}: {outcome}")
     return OK if all(result["done"] for result in results) else NO

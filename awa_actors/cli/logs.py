@@ -22,7 +22,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _instant(record: logging.LogRecord) -> str:
-    instant = dt.datetime.fromtimestamp(record.created, dt.timezone.utc)
+    instant = dt.datetime.fromtimestamp(record.created, dt.UTC)
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

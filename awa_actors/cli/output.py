@@ -70,7 +70,7 @@ def shown(value: Any) -> str:
         case float():
             return seconds(value)
         case dt.datetime():
-            return value.astimezone(dt.timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+            return value.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         case enum.Enum():
             return str(value.value)
         case dict() | list():

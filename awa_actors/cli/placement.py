@@ -1,6 +1,6 @@
-"""Options that stand on either side of a verb, and what all commands share: `awa-actors --json health` is `awa-actors health --json`.
+"""Options that stand on either side of a verb: `awa-actors --json health` is `awa-actors health --json`.
 
-Every command takes the common options; whichever place they stand in, they end up in the one :class:`Common` that commands are given.
+Every command takes the common options; wherever they stand, they end up in the one :class:`Common` that a command gets.
 """
 
 from __future__ import annotations
@@ -69,10 +69,17 @@ def _common_options() -> list[click.Parameter]:
         return CommonOption(names, expose_value=False, callback=_remember, **more)
 
     return [
-        option("--database-url", metavar="URL", help="The database; otherwise DATABASE_URL, otherwise PGHOST and the like."),
-        option("--embedded", is_flag=True, help="Use a private Postgres (extra: embedded), started and stopped as needed."),
         option(
-            "--embedded-dir", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Where that Postgres lives."
+            "--database-url", metavar="URL", help="The database; otherwise DATABASE_URL, otherwise PGHOST and the like."
+        ),
+        option(
+            "--embedded", is_flag=True, help="Use a private Postgres (extra: embedded), started and stopped as needed."
+        ),
+        option(
+            "--embedded-dir",
+            metavar="DIR",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Where that Postgres lives.",
         ),
         option("--json", is_flag=True, help="Answer in JSON, which stays the same from release to release."),
         option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look (text)."),
@@ -138,7 +145,7 @@ class Group(_Placed, click.Group):
         self.format_commands(ctx, formatter)
 
 
-def noun(name: str, help: str, *, hidden: bool = False) -> Group:  # noqa: A002 - click's own name for it
+def noun(name: str, help: str, *, hidden: bool = False) -> Group:
     """Make a noun, which needs a verb."""
 
     def without_verb() -> None:
@@ -146,15 +153,19 @@ def noun(name: str, help: str, *, hidden: bool = False) -> Group:  # noqa: A002 
         if ctx.invoked_subcommand is None:
             raise click.UsageError(f"'{name}' needs a verb: {', '.join(group.list_commands(ctx))}", ctx)
 
-    group = Group(name, callback=without_verb, help=help, invoke_without_command=True, no_args_is_help=False, hidden=hidden)
+    group = Group(
+        name, callback=without_verb, help=help, invoke_without_command=True, no_args_is_help=False, hidden=hidden
+    )
     return group
 
 
 class Root(Group):
     """The whole command line: errors become one line and an exit status."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
-        """Run a command line and end the process with its status; with ``standalone_mode=False`` as click documents it."""
+    def main(  # type: ignore[override]  # the overloads of click tell apart by standalone_mode, which is in extra here
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Run a command line and end the process with its status; with ``standalone_mode=False`` as click has it."""
         if extra.pop("standalone_mode", True) is False:
             return super().main(args, prog_name or "awa-actors", standalone_mode=False, **extra)
         common = extra.setdefault("obj", Common())

@@ -1,7 +1,7 @@
 """The life of a process: signals ask it to end, a watchdog sees to it that it does.
 
-The first SIGTERM or SIGINT asks for a drain, a second for an end right now. Both are noticed by a plain signal handler, since Trio's
-own receiver sees nothing while a handler blocks the event loop; for the same reason the last word is a thread's.
+The first SIGTERM or SIGINT asks for a drain, a second for an end right now. Both are noticed by a plain signal handler,
+since Trio's own receiver sees nothing while a handler blocks the event loop; and a thread has the last word.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Stop:
     _changed: trio.Event = attrs.field(factory=trio.Event)
 
     def signalled(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal. May interrupt anything, itself included, so it takes no lock: neither do the two calls it makes."""
+        """Note a signal. May interrupt anything, itself included, so it takes no lock; nor do the calls it makes."""
         self.asked += 1
         self.noticed.put(self.asked)
         if self._token is not None:
@@ -68,10 +68,10 @@ class Stop:
 
 
 @contextlib.contextmanager
-def signals() -> Iterator[Stop]:
-    """Let SIGTERM and SIGINT ask for the end, for the length of the block."""
+def signals(*more: int) -> Iterator[Stop]:
+    """Let SIGTERM and SIGINT (and `more`) ask for the end, for the length of the block."""
     stop = Stop()
-    before = {number: signal.signal(number, stop.signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop.signalled) for number in (signal.SIGTERM, signal.SIGINT, *more)}
     try:
         yield stop
     finally:
@@ -80,7 +80,9 @@ def signals() -> Iterator[Stop]:
 
 
 @contextlib.contextmanager
-def watchdog(stop: Stop, grace: float, jobs: Callable[[], list[int]], before_exit: Callable[[], None]) -> Iterator[None]:
+def watchdog(
+    stop: Stop, grace: float, jobs: Callable[[], list[int]], before_exit: Callable[[], None]
+) -> Iterator[None]:
     """End the process with status 75 when the block has not ended in time after a signal.
 
     Args:

@@ -18,7 +18,7 @@ LOOK_BOUND = 2.0
 LOOK_EVERY = 1.0
 """Seconds for which a look is good: probes must not become load."""
 LEADERLESS = 15.0
-"""Seconds without any leader after which a process says that maintenance is down: longer than a lease and an election."""
+"""Seconds without any leader after which maintenance counts as down: longer than a lease and an election."""
 
 
 @attrs.frozen
@@ -73,7 +73,7 @@ class Readiness:
         return self.handle.maintenance if isinstance(self.handle, Worker) else self.handle
 
     def _maintained(self, seen: _Seen) -> bool:
-        """Whether somebody led a moment ago (when this process began counts as such a moment) and, if we lead, does it well."""
+        """Whether somebody led a moment ago (our own start counts as one) and, if it is us, leads well."""
         if seen.led or self._led_at is None:
             self._led_at = seen.at
         lanes = {} if self._maintenance is None else self._maintenance.describe()[0]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import logging
 from collections.abc import AsyncIterator, Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import attrs
@@ -21,9 +21,9 @@ from awa_actors.cli.failures import Failure
 from awa_actors.cli.placement import Common
 from awa_actors.cli.process import Serve, Stop, run_until_stopped, signals, watchdog
 from awa_actors.cli.readiness import Readiness
-from awa_actors.cli.run_options import RunOptions
+from awa_actors.cli.run_options import RunOptions, queue_config
 from awa_actors.client import Client, open_client
-from awa_actors.config import DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
+from awa_actors.config import DatabaseSettings, MaintenanceSettings, WorkerSettings
 from awa_actors.core.liveness import Liveness
 from awa_actors.errors import UsageError
 from awa_actors.registry import Registry
@@ -105,7 +105,12 @@ async def _run(
             return running[0]
 
         return await run_until_stopped(
-            stop, role.serve(client), ready=waiting, grace=options.grace, connect_timeout=options.connect_timeout, started=started
+            stop,
+            role.serve(client),
+            ready=waiting,
+            grace=options.grace,
+            connect_timeout=options.connect_timeout,
+            started=started,
         )
 
 
@@ -141,10 +146,8 @@ def _worker(options: RunOptions) -> Role:
     registry = load_registry(options.app or "")
     if not registry.workers:
         raise UsageError(f"--app {options.app}: the registry has no handler for a worker to run")
-    queues = options.queues()
-    if not queues and options.concurrency is not None:
-        queues = [QueueConfig(name, options.concurrency) for name in registry.queues()]
-    lanes = _lanes(options, MaintenanceSettings()) if options.maintenance else False
+    queues = options.queues() or [queue_config(name, options.concurrency) for name in registry.queues()]
+    lanes = False if options.no_maintenance else _lanes(options, MaintenanceSettings())
     life = _life(options)
     return Role(
         registry, lambda client: functools.partial(client.run_worker, *queues, maintenance=lanes, settings=life)
@@ -164,16 +167,16 @@ def _maintenance(options: RunOptions) -> Role:
 
 
 def _from_toml(options: RunOptions) -> tuple[Registry, MaintenanceSettings]:
-    if importlib.util.find_spec("awa_actors.toml_config") is None:
+    if find_spec("awa_actors.toml_config") is None:
         raise UsageError("--config: this release reads no TOML; declare in Python and give --app module:registry")
-    loaded = importlib.import_module("awa_actors.toml_config").load(options.config)
+    loaded = import_module("awa_actors.toml_config").load(options.config)
     return loaded.registry, loaded.maintenance
 
 
 def _callbacks(options: RunOptions) -> Role:
-    if importlib.util.find_spec(CALLBACK_SERVER) is None or importlib.util.find_spec("starlette") is None:
+    if find_spec(CALLBACK_SERVER) is None or find_spec("starlette") is None:
         raise UsageError("--role callbacks needs the HTTP extra: install awa-actors[http]")
-    run_callback_server = importlib.import_module(CALLBACK_SERVER).run_callback_server
+    run_callback_server = import_module(CALLBACK_SERVER).run_callback_server
     registry = load_registry(options.app) if options.app is not None else Registry()
     return Role(registry, lambda client: functools.partial(run_callback_server, client, options))
 

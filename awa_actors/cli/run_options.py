@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +18,43 @@ EVERY = frozenset(ROLES)
 WORKER = frozenset({"worker"})
 MAINTENANCE = frozenset({"maintenance"})
 CALLBACKS = frozenset({"callbacks"})
+FILE = click.Path(path_type=Path, dir_okay=False)
 LONGEST = 86_400.0
 """A day: no process waits longer for anything at its start or its end."""
+MOST_AT_ONCE = 10_000
+"""Jobs of one queue in one process: each is a task and a lease."""
 
 
-class Seconds(click.ParamType[float]):
-    """A finite number of seconds, above 0 unless 0 means something."""
-
-    name = "seconds"
-
-    def __init__(self, *, zero: bool = False) -> None:
-        self.zero = zero
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read a number; ``click`` adds the name of the option to what is wrong with it."""
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not (0 < number <= LONGEST or (self.zero and number == 0)):
-            self.fail(f"{value!r} is not a number of seconds {'from' if self.zero else 'above'} 0 to {LONGEST:.0f}", param, ctx)
-        return number
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 
-class QueueAndWorkers(click.ParamType[tuple[str, int | None]]):
-    """``NAME`` or ``NAME=N``."""
+def seconds(*, zero: bool = False) -> Callback:
+    """Make the check of an option that is a number of seconds; 0 only where it means something."""
 
-    name = "name[=n]"
+    def check(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not (0 < value <= LONGEST or (zero and value == 0)):
+            above = "from" if zero else "above"
+            raise click.BadParameter(f"{value:g} is not a number of seconds {above} 0 to {LONGEST:.0f}", ctx, param)
+        return value
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int | None]:
-        """Read a queue and how many of its jobs may run at once."""
-        if isinstance(value, tuple):
-            return value
+    return check
+
+
+def _queues(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, int | None], ...]:
+    """Read ``NAME`` or ``NAME=N``, each queue once."""
+    found: dict[str, int | None] = {}
+    for value in values:
         name, equals, number = value.partition("=")
-        if equals and not (number.isascii() and number.isdigit() and 0 < int(number) <= 10_000):
-            self.fail(f"{value!r}: after '=' stands how many jobs run at once, 1 to 10000", param, ctx)
+        if equals and not (number.isascii() and number.isdigit() and 0 < int(number) <= MOST_AT_ONCE):
+            what = f"{value!r}: after '=' stands how many jobs run at once, 1 to {MOST_AT_ONCE}"
+            raise click.BadParameter(what, ctx, param)
+        if name in found:
+            raise click.BadParameter(f"queue {name!r} is named twice", ctx, param)
         try:
-            return check_queue(name), int(number) if equals else None
+            found[check_queue(name)] = int(number) if equals else None
         except ValidationError as error:
-            self.fail(f"{value!r}: {error.reason}", param, ctx)
+            raise click.BadParameter(f"{value!r}: {error.reason}", ctx, param) from None
+    return tuple(found.items())
 
 
 class RunOption(click.Option):
@@ -78,7 +73,7 @@ class RunOptions:
     config: Path | None
     queue: tuple[tuple[str, int | None], ...]
     concurrency: int | None
-    maintenance: bool
+    no_maintenance: bool
     poll_only: bool
     pooler: bool
     pool_size: int
@@ -95,8 +90,18 @@ class RunOptions:
 
     def queues(self) -> list[QueueConfig]:
         """The queues that --queue names."""
-        fallback = {} if self.concurrency is None else {"max_workers": self.concurrency}
-        return [QueueConfig(name, **({"max_workers": number} if number else fallback)) for name, number in self.queue]
+        return [queue_config(name, number or self.concurrency) for name, number in self.queue]
+
+
+def _seconds(name: str, help: str, *, default: float | None = None, zero: bool = False) -> RunOption:
+    return RunOption(
+        name, type=float, callback=seconds(zero=zero), default=default, show_default=default is not None, help=help
+    )
+
+
+def queue_config(name: str, max_workers: int | None) -> QueueConfig:
+    """Describe a queue; None leaves the number to the library."""
+    return QueueConfig(name) if max_workers is None else QueueConfig(name, max_workers)
 
 
 def run_options(role: str | None = None) -> list[click.Parameter]:
@@ -105,41 +110,38 @@ def run_options(role: str | None = None) -> list[click.Parameter]:
     Args:
         role: for which role; None for all of them.
     """
-    positive = click.IntRange(1, 10_000)
+    positive = click.IntRange(1, MOST_AT_ONCE)
     options = [
-        RunOption("--app", metavar="MODULE:REGISTRY", help="What the application declares; found in the working directory."),
+        RunOption("--app", metavar="MODULE:REGISTRY", help="What the application declares; found in this directory."),
         RunOption(
-            "--config", roles=MAINTENANCE, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-            help="Declarations for maintenance in TOML, instead of --app.",
+            "--config", roles=MAINTENANCE, metavar="FILE", type=FILE, help="Declarations in TOML instead of --app."
         ),
         RunOption(
-            "--queue", roles=WORKER, multiple=True, type=QueueAndWorkers(), metavar="NAME[=N]",
-            help="Work on this queue, N jobs at once; again for more. Without any: every queue of the registry.",
+            "--queue",
+            roles=WORKER,
+            multiple=True,
+            callback=_queues,
+            metavar="NAME[=N]",
+            help="Work on this queue, N jobs at once; may be repeated. Without: every queue of the registry.",
         ),
-        RunOption("--concurrency", roles=WORKER, type=positive, help="Jobs at once on queues that name no number of their own."),
-        RunOption(
-            "--no-maintenance", "maintenance", roles=WORKER, flag_value=False, default=True,
-            help="Leave maintenance to other processes.",
-        ),
+        RunOption("--concurrency", roles=WORKER, type=positive, help="Jobs at once on a queue without a number."),
+        RunOption("--no-maintenance", roles=WORKER, is_flag=True, help="Leave maintenance to other processes."),
         RunOption("--with-maintenance", roles=CALLBACKS, is_flag=True, help="Stand for maintenance as well."),
-        RunOption("--host", roles=CALLBACKS, default="127.0.0.1", show_default=True, help="Address to serve callbacks on."),
+        RunOption(
+            "--host", roles=CALLBACKS, default="127.0.0.1", show_default=True, help="Where callbacks are served."
+        ),
         RunOption("--port", roles=CALLBACKS, default=8000, show_default=True, type=click.IntRange(0, 65_535)),
         RunOption("--path-prefix", roles=CALLBACKS, default="", help="What callback URLs begin with."),
         RunOption("--allow-unsigned", roles=CALLBACKS, is_flag=True, help="Accept callbacks without a signature."),
-        RunOption("--grace", type=Seconds(zero=True), default=30.0, show_default=True, help="Seconds a drain may take."),
-        RunOption(
-            "--connect-timeout", type=Seconds(), default=30.0, show_default=True, help="Seconds to wait for the database at start."
-        ),
-        RunOption(
-            "--stale-after", type=Seconds(), default=30.0, show_default=True,
-            help="Seconds without a beat after which this process counts as dead.",
-        ),
-        RunOption("--rescue-interval", type=Seconds(), help="Seconds between rescues when this process leads (5)."),
+        _seconds("--grace", "Seconds a drain may take.", default=30.0, zero=True),
+        _seconds("--connect-timeout", "Seconds to wait for the database at start.", default=30.0),
+        _seconds("--stale-after", "Seconds without a beat after which this process counts as dead.", default=30.0),
+        _seconds("--rescue-interval", "Seconds between rescues when this process leads (5)."),
         RunOption("--poll-only", is_flag=True, help="Do not LISTEN: poll."),
         RunOption("--pooler", is_flag=True, help="Behind a transaction pooler: no session state, no LISTEN."),
-        RunOption("--pool-size", type=positive, default=10, show_default=True, help="Connections for work; control ones are extra."),
+        RunOption("--pool-size", type=positive, default=10, show_default=True, help="Connections that handlers share."),
         RunOption("--health-addr", metavar="HOST:PORT", help="Answer GET /healthz and /readyz there."),
-    ]  # fmt: skip
+    ]
     return [option for option in options if role is None or role in option.roles]
 
 
@@ -154,8 +156,5 @@ def options_for(role: str, values: dict[str, Any]) -> RunOptions:
         raise click.UsageError("--app and --config both say what is declared: give one of them", ctx)
     if role == "worker" and not values.get("app"):
         raise click.UsageError("--role worker needs --app module:registry: the handlers it runs", ctx)
-    names = [name for name, _ in values.get("queue", ())]
-    if len(set(names)) != len(names):
-        raise click.UsageError(f"--queue names a queue twice: {', '.join(names)}", ctx)
     defaults = {option.name: option.get_default(ctx) for option in run_options()}
     return RunOptions(**{**defaults, **values})

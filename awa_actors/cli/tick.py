@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import attrs
 import click
 
+from awa_actors.cli import run_options
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK, STOPPED, Failure
 from awa_actors.cli.output import write_json
 from awa_actors.cli.placement import Command, Common
-from awa_actors.cli.run_options import Seconds
 from awa_actors.client import Client
 from awa_actors.config import Budget
 from awa_actors.core.health import schema_reason
 
-if False:  # for annotations only, which are never evaluated
+if TYPE_CHECKING:
     from awa_actors.actors.tick import TickReport
 
 
 @click.command("tick", cls=Command)
-@click.option("--seconds", type=Seconds(), default=20.0, show_default=True, help="Stop after this long.")
-@click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Stop after about this many rows.")
+@click.option(
+    "--seconds",
+    type=float,
+    callback=run_options.seconds(),
+    default=20.0,
+    show_default=True,
+    help="Stop after this long.",
+)
+@click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Stop after about so many rows.")
 @click.pass_obj
 def tick(common: Common, seconds: float, rows: int) -> int:
     """Do what a leader's lanes do, once, and end; safe beside a leader. Exit status 75: more is left, run it again."""
@@ -32,12 +42,11 @@ def tick(common: Common, seconds: float, rows: int) -> int:
 
     report = ask(common, one, writable=True)
     if common.json:
-        write_json(
-            {"done": report.done, "remaining": report.remaining, "errors": report.errors, "seconds": round(report.seconds, 3)}
-        )
+        write_json(attrs.asdict(report))
     else:
         for step, count in report.done.items():
-            note = f"failed: {report.errors[step]}" if step in report.errors else "more to do" if step in report.remaining else ""
+            more = "more to do" if step in report.remaining else ""
+            note = f"failed: {report.errors[step]}" if step in report.errors else more
             print(f"{step:<10} {count:>7}  {note}".rstrip())
     if report.errors:
         return NO

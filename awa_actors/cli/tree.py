@@ -20,7 +20,8 @@ class _RolesAndQuestions(Root):
         """Name the section of the help that a parameter is shown in."""
         if not isinstance(param, RunOption):
             return super().section_of(param)
-        return "Run a process" if len(param.roles) == len(ROLES) else f"Run a process, {' and '.join(sorted(param.roles))} only"
+        title = "Run a process"
+        return title if len(param.roles) == len(ROLES) else f"{title}, {' and '.join(sorted(param.roles))} only"
 
 
 def _run(role: str, values: dict[str, Any]) -> int:
@@ -65,7 +66,7 @@ root = _RolesAndQuestions(
         *run_options(),
     ],
     help="A job queue in your Postgres: run its processes with --role, or ask and tell it something with a command.",
-    epilog="Exit status: 0 yes, 1 no or not ready, 2 wrong usage, 69 database unreachable, 75 ended by force or by a time cap.",
+    epilog="Exit status: 0 yes, 1 no or not ready, 2 usage, 69 database unreachable, 75 ended by force or by a cap.",
     invoke_without_command=True,
     no_args_is_help=False,
 )

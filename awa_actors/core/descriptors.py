@@ -1,6 +1,6 @@
 """Descriptors: what people should know about a queue or a kind, and the digest by which two of them are told apart."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -13,6 +13,10 @@ from awa_actors.errors import ValidationError
 
 LIMITS = {"display_name": 200, "description": 2000, "owner": 200, "docs_url": 2048}
 """Characters of each text."""
+
+
+def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    return check_tags(tags)
 
 
 @attrs.frozen
@@ -30,7 +34,7 @@ class Descriptor:
     description: str | None = None
     owner: str | None = None
     docs_url: str | None = None
-    tags: tuple[str, ...] = attrs.field(default=(), converter=lambda tags: check_tags(tags))
+    tags: tuple[str, ...] = attrs.field(default=(), converter=_checked_tags)
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:

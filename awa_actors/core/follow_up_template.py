@@ -1,8 +1,8 @@
 """Follow-ups declared as data: the args of the next job, written as a template over the job that triggers it.
 
-``"${args.user_id}"`` is the value itself, ``"user ${args.user_id}"`` text with the value in it, ``"$${"`` a literal ``${``.
-What stands between the braces is a path (``args.items[0].name``), or a CEL expression when the declaration says so. The
-roots are ``args``, ``job`` and ``outcome``.
+``"${args.user_id}"`` is the value itself, ``"user ${args.user_id}"`` text with the value in it, ``"$${"`` a literal
+``${``. What stands between the braces is a path (``args.items[0].name``), or a CEL expression when the declaration says
+so. The roots are ``args``, ``job`` and ``outcome``.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class DeclaredFollowUp:
         if self.version < 1:
             raise UsageError(f"version must be at least 1, got {self.version}")
         if self.delivery is Delivery.OUTBOX and self.outcome != "rescued":
-            raise UsageError("delivery 'outbox' is for rescued follow-ups; every other outcome commits with its follow-up")
+            raise UsageError(
+                "delivery 'outbox' is for rescued follow-ups; every other outcome commits with its follow-up"
+            )
         if unknown := sorted(set(self.options) - OPTIONS):
             raise UsageError(f"unknown options {', '.join(unknown)}; choose from {', '.join(sorted(OPTIONS))}")
         render(self.args, {}, _check_cel if self.cel else _check_path)
@@ -145,7 +147,9 @@ def _engine() -> Any:
     try:
         return importlib.import_module("cel")
     except ImportError:
-        raise UsageError("a declared follow-up uses CEL: install awa-actors[cel] in every process that moves jobs") from None
+        raise UsageError(
+            "a declared follow-up uses CEL: install awa-actors[cel] in every process that moves jobs"
+        ) from None
 
 
 def _check_cel(expression: str, scope: Mapping[str, Any]) -> None:

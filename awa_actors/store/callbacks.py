@@ -14,17 +14,18 @@ import orjson
 
 from awa_actors.codec import structure
 from awa_actors.core.backoff import clamp_delay
-from awa_actors.core.callbacks import Complete, Fail, Ignore, check_callback_id, payload_text
+from awa_actors.core.callbacks import check_callback_id, payload_text
 from awa_actors.core.follow_up_template import DeclaredFollowUp
 from awa_actors.core.json_text import JSON_LIMIT
 from awa_actors.core.text import storable
-from awa_actors.errors import CallbackNotFound, FollowUpError, ValidationError
+from awa_actors.errors import AwaError, CallbackNotFound, FollowUpError, TransientStoreError, ValidationError
 from awa_actors.events import Completed, Event, Exhausted, Retried
 from awa_actors.jobs import JobRow, JobState
 from awa_actors.registry import Registry
 from awa_actors.store.follow_up_plan import SpecFailed, plan, read_declared
-from awa_actors.store.insert import NewJob
+from awa_actors.store.insert import NewJob, inserted, parameters, statement
 from awa_actors.store.rows import job_row
+from awa_actors.store.sqlstates import HasFollowUps
 
 if TYPE_CHECKING:
     from awa_actors.store.pool import Session
@@ -44,6 +45,7 @@ RETRY = f"SELECT awa.retry_external({_ID})::pg_catalog.text"
 RESUME = f"SELECT awa.resume_external({_ID}, {_JSON})::pg_catalog.text"
 HEARTBEAT = f"SELECT awa.heartbeat_callback({_ID}, $2::pg_catalog.float8)::pg_catalog.text"
 OPEN = f"SELECT awa_queue.open_callback({_ID})::pg_catalog.text"
+SAVEPOINT, KEEP, UNDO = "SAVEPOINT resolution", "RELEASE SAVEPOINT resolution", "ROLLBACK TO SAVEPOINT resolution"
 
 
 @attrs.frozen
@@ -205,29 +207,27 @@ def heartbeat(callback_id: object, seconds: float) -> Resolution:
 
 
 def lock(callback_id: object) -> Resolution:
-    """Lock a callback until the end of the transaction, and read its expressions (:func:`expressions`)."""
+    """Lock a callback until the end of the transaction; :func:`read_open` reads the answer."""
     checked = check_callback_id(callback_id)
     return Resolution(checked, OPEN, (checked,))
 
 
-def expressions(answer: str | None, resolution: Resolution) -> dict[str, str]:
+@attrs.frozen
+class Opened:
+    """A locked callback: its job, and the expressions it was registered with."""
+
+    job: JobRow
+    expressions: dict[str, str]
+
+
+def read_open(answer: str | None, resolution: Resolution) -> Opened:
     """Read the answer of :func:`lock`.
 
     Raises:
         CallbackNotFound: there is no open callback of this id.
     """
-    return _stored(answer, resolution).get("cel") or {}
-
-
-def decided(resolution: Resolution, decision: Complete | Fail | Ignore, *, limit: int = JSON_LIMIT) -> Resolution | None:
-    """The statement that a decision of :func:`core.callbacks.decide` asks for; None when it ignores the payload."""
-    match decision:
-        case Complete(payload=payload):
-            return complete(resolution.callback_id, payload, limit=limit)
-        case Fail(error=error):
-            return fail(resolution.callback_id, error)
-        case Ignore():
-            return None
+    stored = _stored(answer, resolution)
+    return Opened(job_row(stored), stored["cel"] or {})
 
 
 def _stored(answer: str | None, resolution: Resolution) -> dict[str, Any]:
@@ -288,3 +288,53 @@ def _event(resolved: Resolved, args: Any) -> Event[Any]:
     if resolved.outcome == "exhausted":
         return Exhausted(job=job, args=args, error=resolved.error, attempt=attempt)
     return Retried(job=job, args=args, error=resolved.error, attempt=attempt, next_run_at=job.run_at)
+
+
+async def resolve(session: Session, registry: Registry, resolution: Resolution) -> Resolved:
+    """Run a resolution and enqueue its follow-ups, in the transaction that is open on the session: both, or neither.
+
+    Raises:
+        CallbackNotFound: nothing was changed.
+        FollowUpError: a follow-up or its insert failed; roll back.
+    """
+    resolved = read(await session.fetchval(resolution.sql, *resolution.arguments), resolution)
+    jobs = follow_ups(registry, resolved)
+    if jobs:
+        try:
+            inserted(jobs, await session.fetchrow(statement(jobs), *parameters(jobs)))
+        except TransientStoreError:
+            raise
+        except AwaError as error:
+            raise FollowUpError(f"a follow-up could not be enqueued, nothing was changed: {error}") from error
+    return resolved
+
+
+async def resolve_within(session: Session, registry: Registry, resolution: Resolution) -> Resolved:
+    """As :func:`resolve`, in a savepoint of its own: the transaction goes on when it raises, and the callback is still open."""
+    await session.execute(SAVEPOINT)
+    try:
+        resolved = await resolve(session, registry, resolution)
+    except AwaError:
+        if not session.broken:
+            await session.execute(UNDO)
+        raise
+    await session.execute(KEEP)
+    return resolved
+
+
+ALONE = "SELECT awa_queue.unless_followed(({})::pg_catalog.jsonb, ${}::pg_catalog.text[])::pg_catalog.text"
+
+
+async def resolve_alone(session: Session, registry: Registry, resolution: Resolution) -> Resolved:
+    """Run a resolution as a transaction of its own: one round trip when nothing follows from it, which is the usual case.
+
+    Raises:
+        CallbackNotFound, FollowUpError: nothing was changed.
+    """
+    followed = [f"{outcome}:{kind}" for outcome, kind in registry.follow_ups]
+    sql = ALONE.format(resolution.sql, len(resolution.arguments) + 1)
+    try:
+        return read(await session.fetchval(sql, *resolution.arguments, followed), resolution)
+    except HasFollowUps:
+        async with session.transaction():
+            return await resolve(session, registry, resolution)

@@ -36,11 +36,12 @@ class Claimed(NamedTuple):
 
 @attrs.frozen
 class Claim:
-    """What one claim brought. `hints` say where this claimer last found work in each lane."""
+    """What one claim brought to an instance. `hints` say where this claimer last found work in each lane."""
 
     attempts: list[Claimed]
     hints: list[int]
     claimed_at: dt.datetime | None = None
+    instance: uuid.UUID = attrs.field(kw_only=True)
 
 
 async def claim(
@@ -74,7 +75,7 @@ async def claim(
         CLAIM, queue, limit, max_bytes, instance, aging, None if deadline is None else int(deadline * 1000), hints
     )
     if row is None or row["job_ids"] is None:
-        return Claim([], [])
+        return Claim([], [], instance=instance)
     columns = (
         row["job_ids"], row["run_leases"], row["lslots"], row["attempts"], row["max_attempts"], row["priorities"],
         row["kinds"], row["args"], row["created_at"], row["run_at"], row["deadline_at"], row["extras"],
@@ -84,4 +85,5 @@ async def claim(
         [Claimed._make(values) for values in zip(*columns, strict=True) if values[6] is not None],
         row["hints"] or [],
         row["claimed_at"],
+        instance=instance,
     )

@@ -71,12 +71,17 @@ class Specs:
 
     registry: Registry
     declared: dict[tuple[str, str], list[FollowUpSpec]] = attrs.field(factory=dict)
+    _differences: set[str] = attrs.field(factory=set, init=False)
+
+    def of_event(self, event: Event[Any]) -> list[FollowUpSpec]:
+        """Specs of an event, in the order in which their jobs are enqueued."""
+        return self.of(outcome_of(event), event.job.kind)
 
     def of(self, outcome: str, kind: str) -> list[FollowUpSpec]:
         """Specs of one outcome of one kind, in the order in which their jobs are enqueued."""
         key = (outcome, kind)
         own, declared = self.registry.follow_ups.get(key, ()), self.declared.get(key, ())
-        return [*own, *declared]
+        return [*own, *declared] if declared else list(own)
 
     def any_of(self, kind: str, *outcomes: str) -> bool:
         """Whether any of these outcomes of a kind has follow-ups."""
@@ -86,7 +91,9 @@ class Specs:
     def outbox(self) -> list[FollowUpSpec]:
         """Specs that are delivered through the outbox."""
         keys = {key for key in (*self.registry.follow_ups, *self.declared) if key[0] == "rescued"}
-        return [spec for _, kind in sorted(keys) for spec in self.of("rescued", kind) if spec.delivery is Delivery.OUTBOX]
+        return [
+            spec for _, kind in sorted(keys) for spec in self.of("rescued", kind) if spec.delivery is Delivery.OUTBOX
+        ]
 
     def set_declared(self, declared: Iterable[DeclaredFollowUp]) -> None:
         """Take over what was read from the database, but for completions that handlers own."""
@@ -97,6 +104,30 @@ class Specs:
                 continue
             found.setdefault((one.outcome, one.kind), []).append(declared_spec(one))
         self.declared = found
+
+    def drift(self, stored: Iterable[DeclaredFollowUp]) -> list[str]:
+        """How what is stored differs from what this process declares, in words; each difference is told once."""
+        found = []
+        for one in stored:
+            mine = self.registry.declared_follow_ups.get(one.name)
+            if mine is None or one.application != self.registry.application or mine == one:
+                continue
+            if mine.version == one.version:
+                found.append(
+                    f"follow-up {one.name!r} is stored differently under version {one.version} too: raise its version"
+                )
+            elif mine.version < one.version:
+                found.append(
+                    f"follow-up {one.name!r}: version {one.version} is in force, this process has {mine.version}"
+                )
+        new = [text for text in found if text not in self._differences]
+        self._differences.update(new)
+        return new
+
+
+def outcome_of(event: Event[Any]) -> str:
+    """The name of an event's outcome, as in `on_<outcome>_enqueue`."""
+    return _OUTCOMES[type(event)]
 
 
 def plan(
@@ -131,7 +162,9 @@ def plan_one(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> PlannedJo
         depth = int(event.job.metadata.get(DEPTH_KEY, 0)) + 1
         if depth > max_depth:
             return SpecFailed(
-                spec.name, f"follow-ups of follow-ups end at depth {max_depth}; this chain looks like a loop", final=True
+                spec.name,
+                f"follow-ups of follow-ups end at depth {max_depth}; this chain looks like a loop",
+                final=True,
             )
         return PlannedJob(spec.name, _new_job(spec, event, {DEPTH_KEY: depth, ORIGIN_KEY: event.job.id}))
     except KeyboardInterrupt:
@@ -149,7 +182,9 @@ def _new_job(spec: FollowUpSpec, event: Event[Any], reserved: dict[str, Any]) ->
         return made.admitted(reserved)
     args, opts = (made.args, made.opts) if isinstance(made, Enqueue) else (made, InsertOpts())
     if args is None:
-        raise FollowUpError("the closure returned None: it makes a job of every event, the follow-up decides what to do")
+        raise FollowUpError(
+            "the closure returned None: it makes a job of every event, the follow-up decides what to do"
+        )
     return admit(args, opts, reserved=reserved, on_conflict=OnConflict.RETURN_EXISTING)
 
 
@@ -160,7 +195,7 @@ def scope_of(event: Event[Any]) -> dict[str, Any]:
         for field in attrs.fields(type(event))
         if field.name not in ("job", "args")
     }
-    return {"args": event.job.args, "job": job_value(event.job), "outcome": {"name": _OUTCOMES[type(event)], **context}}
+    return {"args": event.job.args, "job": job_value(event.job), "outcome": {"name": outcome_of(event), **context}}
 
 
 def job_value(row: JobRow) -> dict[str, Any]:
@@ -223,8 +258,9 @@ def read_declared(row: Mapping[str, Any]) -> DeclaredFollowUp:
     """Read a row of awa.follow_up_specs whose definition is already parsed."""
     definition = row["definition"]
     return DeclaredFollowUp(
-        row["application"], row["name"], row["version"], row["kind"], row["outcome"], definition["enqueue"],
-        definition["queue"], definition["args"], definition["cel"], definition["options"], Delivery(definition["delivery"]),
+        row["application"], row["name"], row["version"], row["kind"], row["outcome"],
+        definition["enqueue"], definition["queue"], definition["args"], definition["cel"], definition["options"],
+        Delivery(definition["delivery"]),
     )  # fmt: skip
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 import attrs
 import orjson
 
 from awa_actors.core.json_text import json_text
-from awa_actors.core.text import storable
 from awa_actors.errors import AwaError, FollowUpError, TransientStoreError
 from awa_actors.events import Event
 from awa_actors.jobs import InsertedJob
@@ -18,7 +17,6 @@ from awa_actors.registry import Registry
 from awa_actors.store.follow_up_plan import (
     DEPTH_KEY,
     FAILURES_KEY,
-    PlannedJob,
     SpecFailed,
     plan,
     read_declared,
@@ -26,7 +24,17 @@ from awa_actors.store.follow_up_plan import (
 from awa_actors.store.insert import NewJob, inserted, parameters, statement
 from awa_actors.store.pool import Session
 
-__all__ = ["DEPTH_KEY", "FAILURES_KEY", "Failure", "enqueue", "failures", "forget", "insert", "record_failure", "take_failure"]
+__all__ = [
+    "DEPTH_KEY",
+    "FAILURES_KEY",
+    "Failure",
+    "enqueue",
+    "failures",
+    "forget",
+    "insert",
+    "record_failure",
+    "take_failure",
+]
 
 DECLARED_FOR = """
 SELECT application, name, version, kind, outcome, definition::pg_catalog.text AS definition
@@ -111,20 +119,24 @@ async def enqueue(session: Session, registry: Registry, outcome: str, event: Eve
         raise FollowUpError(f"a follow-up could not be enqueued, nothing was changed: {error}") from error
 
 
-async def insert_or_explain(session: Session, planned: PlannedJob) -> SpecFailed | None:
-    """Insert one follow-up in a savepoint of the open transaction; what is wrong with it becomes a value.
+async def in_savepoint(session: Session, work: Coroutine[Any, Any, object]) -> AwaError | None:
+    """Do something in the open transaction that may be refused without spoiling it; gives what was wrong.
 
     Raises:
         TransientStoreError: the transaction is to be tried again as a whole.
     """
-    await session.execute(SAVEPOINT)
     try:
-        await insert(session, [planned.job])
+        await session.execute(SAVEPOINT)
+    except BaseException:
+        work.close()
+        raise
+    try:
+        await work
     except TransientStoreError:
         raise
     except AwaError as error:
         await session.execute(UNDO)
-        return SpecFailed(planned.spec, storable(str(error)))
+        return error
     await session.execute(KEEP)
     return None
 

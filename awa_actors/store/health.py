@@ -1,4 +1,4 @@
-"""One look at a deployment, for health: cheap at any size, since it counts nothing that maintenance has counted already."""
+"""One look at a deployment, for health: cheap at any size, since it counts nothing that maintenance counts already."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from awa_actors.store.pool import Session
 # Only columns that every role sees of everybody's sessions.
 SERVER = """
 SELECT current_setting('server_version') AS version, current_setting('transaction_read_only') = 'on' AS read_only,
-       count(*) FILTER (WHERE a.datname = current_database() AND a.application_name LIKE 'awa_actors %')::int AS sessions,
+       count(*) FILTER (WHERE a.datname = current_database() AND a.application_name LIKE 'awa_actors %')::int AS ours,
        count(*)::int AS all_sessions, current_setting('max_connections')::int AS max_connections
 FROM pg_catalog.pg_stat_activity a WHERE a.datname IS NOT NULL
 """
@@ -51,9 +51,10 @@ async def look(session: Session) -> Health:
     row = await session.fetchrow(LEADER)
     leader = None if row is None else Leader(*row)
     registered = await instances(session)
+    leading = [one for one in registered if leader is not None and one.id == leader.instance]
     deployment = Deployment(
         leader=leader,
-        lanes=tuple(lane for one in registered if leader is not None and one.id == leader.instance for lane in _lanes(one)),
+        lanes=tuple(lane for one in leading for lane in _lanes(one)),
         processes=tuple(_process(one) for one in registered),
         queues=tuple(QueueNumbers(*row) for row in await session.fetch(QUEUES)),
         jobs_wait=await session.fetchval(JOBS_WAIT),

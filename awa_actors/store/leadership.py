@@ -8,32 +8,30 @@ import attrs
 
 from awa_actors.store.pool import Session
 
-# Take the lease when it is free: expired, given up, or its holder's session is gone from the server (where sessions
-# mean
-# something). One statement; the conflicting row is locked, so two candidates cannot both win.
-ACQUIRE = """
+# When a session began is hidden from a role that asks about another's; its process id then has to do.
+_SESSION_LIVES = """EXISTS (
+       SELECT FROM pg_catalog.pg_stat_activity a
+       WHERE a.pid = l.backend_pid AND coalesce(a.backend_start = l.backend_start, true))"""
+# Take the lease when it is free: expired, given up, or its holder's session is gone from the server, where sessions mean
+# something. One statement; the conflicting row is locked, so two candidates cannot both win.
+ACQUIRE = f"""
 INSERT INTO awa.leadership AS l
     (name, holder, term, expires_at, backend_pid, backend_start, sessions_matter, acquired_at, renewed_at)
 SELECT $1, $2, nextval('awa.leadership_term_seq'), clock_timestamp() + make_interval(secs => $3), a.pid,
-a.backend_start, $4,
-       clock_timestamp(), clock_timestamp()
+       a.backend_start, $4, clock_timestamp(), clock_timestamp()
 FROM (SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid()) a
 ON CONFLICT (name) DO UPDATE SET
-    holder = excluded.holder, term = excluded.term, expires_at = excluded.expires_at, backend_pid =
-    excluded.backend_pid,
-    backend_start = excluded.backend_start, sessions_matter = excluded.sessions_matter, acquired_at =
-    excluded.acquired_at, renewed_at = excluded.renewed_at, resign_requested = false
-WHERE l.holder IS NULL OR l.expires_at < clock_timestamp()
-   OR (l.sessions_matter AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
-                                         WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start))
+    holder = excluded.holder, term = excluded.term, expires_at = excluded.expires_at,
+    backend_pid = excluded.backend_pid, backend_start = excluded.backend_start,
+    sessions_matter = excluded.sessions_matter, acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at,
+    resign_requested = false
+WHERE l.holder IS NULL OR l.expires_at < clock_timestamp() OR (l.sessions_matter AND NOT {_SESSION_LIVES})
 RETURNING term
 """
 # What a candidate looks at between elections: who leads, and whether its session still lives. Writes nothing.
-LOOK = """
+LOOK = f"""
 SELECT l.holder, l.term, extract(epoch FROM l.expires_at - clock_timestamp())::float8 AS left,
-       l.holder IS NOT NULL AND (NOT l.sessions_matter OR EXISTS (
-           SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.backend_pid AND a.backend_start =
-           l.backend_start)) AS session_alive
+       l.holder IS NOT NULL AND (NOT l.sessions_matter OR {_SESSION_LIVES}) AS session_alive
 FROM awa.leadership l WHERE l.name = $1
 """
 RENEW = """

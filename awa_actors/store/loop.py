@@ -85,7 +85,8 @@ async def run_driver(
     future.add_done_callback(finished)
     try:
         result: T = await trio.lowlevel.wait_task_rescheduled(abort)
-    except asyncio.CancelledError:
+    except BaseException:
+        # However a cancelled operation failed (its connection may have been cut), it was cancelled.
         if raise_cancel is not None:
             raise_cancel()
         raise

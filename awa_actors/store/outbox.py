@@ -16,7 +16,7 @@ from awa_actors.store.pool import Session
 
 # Not an upsert of every start: a row that is there already is only read, so starts do not wait for each other.
 DECLARE_OUTBOX = """
-INSERT INTO awa.outbox_kinds (kind, spec, application)
+INSERT INTO awa.outbox_kinds (kind, spec, declared_by)
 SELECT d.kind, d.spec, $3 FROM unnest($1::pg_catalog.text[], $2::pg_catalog.text[]) AS d (kind, spec)
 WHERE NOT EXISTS (SELECT FROM awa.outbox_kinds k WHERE k.kind = d.kind AND k.spec = d.spec)
 ON CONFLICT DO NOTHING
@@ -27,8 +27,8 @@ WAITING = """
 SELECT DISTINCT o.kind, o.spec FROM awa.rescue_outbox o
 WHERE o.spec = ANY ($1) AND o.next_try <= clock_timestamp()
 """
-# Tries are counted and committed before anything is evaluated. Fresh rows are taken together, those that were tried before
-# alone: what took its neighbours down once is not given the chance again.
+# Tries are counted and committed before anything is evaluated. Fresh rows are taken together, those that were tried
+# before alone: what took its neighbours down once is not given the chance again.
 TAKE = """
 WITH picked AS MATERIALIZED (
     SELECT o.id FROM awa.rescue_outbox o
@@ -111,7 +111,8 @@ async def take(session: Session, kind: str, spec: str, *, fresh: bool, rows: int
 
     Args:
         session: outside a transaction.
-        kind, spec: whose.
+        kind: of the rescued jobs.
+        spec: what is to follow them.
         fresh: rows that were never tried; False for those that were.
         rows: most of them.
         lease: seconds until somebody else may try them.
@@ -121,7 +122,7 @@ async def take(session: Session, kind: str, spec: str, *, fresh: bool, rows: int
 
 
 async def finish(session: Session, ids: Iterable[int]) -> set[int]:
-    """Delete rows in the open transaction; the ids of those that were still there, whose jobs are the caller's to insert."""
+    """Delete rows in the open transaction; returns those that were still there: their jobs are the caller's to insert."""
     return {row["id"] for row in await session.fetch(FINISH, list(ids))}
 
 

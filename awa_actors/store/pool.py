@@ -19,6 +19,7 @@ from awa_actors import config
 from awa_actors.errors import StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.loop import run_driver
+from awa_actors.store.sqlstates import TRANSIENT
 
 T = TypeVar("T")
 EXIT_BOUND = 2.0
@@ -243,7 +244,9 @@ def session_parameters(settings: config.DatabaseSettings) -> dict[str, str]:
 
 
 def _connect_failure(error: Exception) -> Exception:
-    if isinstance(error, TimeoutError | OSError | asyncpg.CannotConnectNowError | asyncpg.TooManyConnectionsError):
+    for_now = isinstance(error, asyncpg.PostgresError) and error.sqlstate in TRANSIENT
+    # Among these is a server that hangs up at once, as a proxy does whose own server is away.
+    if for_now or isinstance(error, TimeoutError | OSError):
         return TransientStoreError(f"cannot reach the database: {error or type(error).__name__}")
     if isinstance(error, asyncpg.PostgresError):
         return StoreError(f"the database refused the connection: {error}")

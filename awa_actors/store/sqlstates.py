@@ -12,6 +12,11 @@ from awa_actors.errors import (
     ValidationError,
 )
 
+
+class HasFollowUps(StoreError):
+    """A statement that stands alone would have left out follow-ups: nothing was changed, use a transaction."""
+
+
 UNIQUE_CONSTRAINT = "idx_awa_jobs_unique"
 
 # The session cannot be trusted any more: read-only after a failover, shut down, crashed, cannot connect now.
@@ -38,6 +43,8 @@ def error_of(state: str, message: str, constraint: str | None = None, detail: st
         return UniqueConflict(message, int(detail) if detail and detail.isdigit() else None)
     if state == "AWA04":
         return StaleAttempt(message)
+    if state == "AWA07":
+        return HasFollowUps(message)
     if state in TRANSIENT or state.startswith("08"):
         return TransientStoreError(f"{message} (SQLSTATE {state}); try again")
     if state in MISSING_OBJECTS and "awa" in message:

@@ -1,7 +1,7 @@
 """The health listener: two questions an orchestrator asks, answered on a socket of their own, and nothing else.
 
-GET /healthz says that the event loop turns; GET /readyz whether this process can do its work. Small enough to do without an HTTP
-library: one request per connection, no body is ever read, and a connection lives for five seconds at most.
+GET /healthz says that the event loop turns; GET /readyz whether this process can do its work. Small enough to do
+without an HTTP library: one request per connection, no body is ever read, and a connection lives five seconds at most.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ async def serve_health(
     host, port = address
     listeners = await trio.open_tcp_listeners(port, host=host or None)
     bound: int = listeners[0].socket.getsockname()[1]
-    logger.info("health listener on http://%s:%d, /healthz and /readyz", f"[{host}]" if ":" in host else host or "*", bound)
+    shown = f"[{host}]" if ":" in host else host or "*"
+    logger.info("health listener on http://%s:%d, /healthz and /readyz", shown, bound)
     room = trio.CapacityLimiter(CONNECTIONS)
     task_status.started(bound)
     await trio.serve_listeners(functools.partial(_serve, ready, room), listeners)

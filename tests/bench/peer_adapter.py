@@ -15,10 +15,10 @@ import trio
 
 sys.path.insert(0, os.environ["PEERBENCH"])
 
-import common  # noqa: E402 - the harness's folder is known only at run time
+import common
 
-import awa_actors as awa  # noqa: E402
-import awa_actors.actors.worker  # noqa: E402, F401 - imports are paid before the meters start, as in the peers' adapters
+import awa_actors as awa
+import awa_actors.actors.worker
 
 
 @attrs.frozen

@@ -270,8 +270,8 @@ BEGIN
     -- Delays and deadlines end at ten years (core/backoff.py), so that now + delay stays a date.
     v_rest := (v_opts - ARRAY['queue', 'priority', 'max_attempts', 'deadline']) || jsonb_strip_nulls(jsonb_build_object(
         'run_at', awa_queue.read_instant(v_opts ->> 'run_at'),
-        'delay', least((v_opts ->> 'delay')::numeric, 316224000),
-        'deadline_ms', trunc(least((v_opts ->> 'deadline')::numeric, 316224000) * 1000),
+        'delay', CASE WHEN v_opts ? 'delay' THEN least((v_opts ->> 'delay')::numeric, 316224000) END,
+        'deadline_ms', CASE WHEN v_opts ? 'deadline' THEN trunc(least((v_opts ->> 'deadline')::numeric, 316224000) * 1000) END,
         'unique_states', v_mask,
         'ordering_key', encode(convert_to(v_opts ->> 'ordering_key', 'UTF8'), 'hex')));
     SELECT r.ids[1], coalesce(r.inserted[1], true) INTO id, inserted FROM awa.insert_jobs(

@@ -121,7 +121,7 @@ BEGIN
     BEGIN
         WITH lost AS MATERIALIZED (SELECT * FROM unnest(v_jobs)),
         whole AS MATERIALIZED (
-            SELECT l AS lease, awa_queue.whole(ROW(l.*)::awa_queue.leases) AS job FROM lost l
+            SELECT o AS lease, awa_queue.whole(ROW(o.*)::awa_queue.leases) AS job FROM lost o
         ), innocent AS MATERIALIZED (
             SELECT (w.lease).lslot, w.job FROM whole w
             WHERE coalesce((w.job).rescues, 0) < p_bound AND ((w.job).unique_key IS NULL

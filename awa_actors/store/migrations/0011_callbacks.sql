@@ -129,14 +129,15 @@ BEGIN
                 'error', 'could not wait for its callback: ' || v_error)) AS job INTO v;
         END;
         IF (v.job).job_id IS NOT NULL THEN
-            job_id := (v.job).job_id; run_lease := (v.job).run_lease; outcome := v.outcome; job := to_jsonb(v.job);
+            job_id := (v.job).job_id; run_lease := (v.job).run_lease; outcome := v.outcome;
+            job := to_jsonb(v.job) || CASE v.outcome WHEN 'parked' THEN jsonb_build_object('callback_id', o -> 'callback_id') ELSE '{}' END;
             RETURN NEXT;
         END IF;
     END LOOP;
 END $$;
 
 -- A look by the handler that waits inside; the first one marks it as waiting. Status: waiting (until due_in seconds from
--- now), resumed (the payload is taken, the callback is over), expired (the callback is over, the attempt runs on), unknown (not
+-- now), resumed (with the payload, also when asked again), expired (the callback is over, the attempt runs on), unknown (not
 -- registered, replaced, taken back), stale (the attempt is no longer this instance's). p_remaining: seconds that are left of the
 -- attempt's deadline, which stands still while it waits.
 CREATE FUNCTION awa_queue.await_callback(
@@ -156,7 +157,9 @@ BEGIN
     ELSIF c.resumed OR c.timeout_at <= clock_timestamp() THEN
         status := CASE WHEN c.resumed THEN 'resumed' ELSE 'expired' END;
         payload := c.payload::text;
-        DELETE FROM awa_queue.callbacks x WHERE x.callback_id = p_callback;
+        -- The payload can be read again, should this answer get lost; the row goes with its lease.
+        UPDATE awa_queue.callbacks x SET timeout_at = least(x.timeout_at, clock_timestamp()) WHERE x.callback_id = p_callback AND x.resumed;
+        DELETE FROM awa_queue.callbacks x WHERE x.callback_id = p_callback AND NOT x.resumed;
         IF l.state <> 'running' AND NOT awa_queue.restate_claim(l, 'running') THEN
             status := 'stale';
             RETURN;
@@ -229,6 +232,17 @@ BEGIN
     RETURN to_jsonb(j) || jsonb_build_object('came_from', p_from, 'outcome', p_outcome, 'specs', (
         SELECT jsonb_agg(to_jsonb(s.*) ORDER BY s.application, s.name) FROM awa.follow_up_specs s
         WHERE s.kind = j.kind AND s.outcome = p_outcome));
+END $$;
+
+-- For a resolution that stands alone: refuse it, and so undo it, when there are follow-ups that only a transaction could enqueue.
+-- p_followed: what the caller has closures for, as outcome:kind.
+CREATE FUNCTION awa_queue.unless_followed(p_answer jsonb, p_followed text[]) RETURNS jsonb LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+BEGIN
+    IF p_answer -> 'specs' <> 'null' OR (p_answer ->> 'outcome') || ':' || (p_answer ->> 'kind') = ANY (p_followed) THEN
+        RAISE EXCEPTION 'follow-ups belong to this resolution' USING ERRCODE = 'AWA07';
+    END IF;
+    RETURN p_answer;
 END $$;
 
 -- What follows is for every language. All of them return the job as JSON, or NULL when there is no open callback of this id
@@ -365,6 +379,12 @@ DECLARE
     l        awa_queue.leases;
     v_inside boolean;
 BEGIN
+    -- Dead rows: their attempt has ended.
+    DELETE FROM awa_queue.callbacks c WHERE c.callback_id IN (
+        SELECT d.callback_id FROM awa_queue.callbacks d
+        WHERE d.timeout_at < v_now AND NOT EXISTS (SELECT FROM awa_queue.leases x
+              WHERE x.job_id = d.job_id AND x.run_lease = d.run_lease OFFSET 0)
+        ORDER BY d.timeout_at LIMIT p_rows * 10 FOR UPDATE SKIP LOCKED);
     FOR v IN
         (SELECT c.*, 'expired_callback' AS why FROM awa_queue.callbacks c
          WHERE c.timeout_at < v_now AND NOT EXISTS (SELECT FROM awa_queue.leases x
@@ -377,14 +397,8 @@ BEGIN
     LOOP
         SELECT x.* INTO l FROM awa_queue.leases x WHERE x.job_id = v.job_id AND x.run_lease = v.run_lease AND x.instance = v.instance
             AND x.state = 'waiting_external' FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            -- Locked: somebody is at it. Gone: the row is dead.
-            DELETE FROM awa_queue.callbacks c WHERE c.callback_id IN (
-                SELECT d.callback_id FROM awa_queue.callbacks d WHERE d.callback_id = v.callback_id AND NOT EXISTS (
-                    SELECT FROM awa_queue.leases x WHERE x.job_id = v.job_id AND x.run_lease = v.run_lease OFFSET 0)
-                FOR UPDATE SKIP LOCKED);
-            CONTINUE;
-        END IF;
+        -- Locked: somebody is at it.
+        CONTINUE WHEN NOT FOUND;
         -- Again, now that the lease is ours: a heartbeat may have moved the timeout.
         DELETE FROM awa_queue.callbacks c WHERE c.callback_id = v.callback_id AND NOT c.resumed
             AND (c.timeout_at < v_now OR (v.why = 'stale_instance' AND c.inside)) RETURNING c.inside INTO v_inside;

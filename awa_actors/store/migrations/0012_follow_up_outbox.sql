@@ -5,7 +5,7 @@
 CREATE TABLE awa.outbox_kinds (
     kind        text NOT NULL,
     spec        text NOT NULL,
-    application text NOT NULL,
+    declared_by text NOT NULL,
     declared_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (kind, spec)
 );

@@ -1,0 +1,123 @@
+"""What the demo enqueues, and how it tells that each job went as it should: a further step is a further entry."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from awa_actors.cli import demo_app as app
+from awa_actors.jobs import InsertOpts, JobRow, JobState, OnConflict, UniqueOpts
+
+
+@attrs.frozen
+class Step:
+    """One job of the demo.
+
+    Args:
+        shows: what there is to see, in a few words.
+        args: the job.
+        opts: its options.
+        ends: the state it has to reach …
+        proof: … and what else has to be true of its row then.
+        follow_ups: how many notes its follow-ups enqueue.
+        twice: insert it a second time, which has to give the same job.
+        kill: kill the worker that runs it.
+    """
+
+    shows: str
+    args: Any
+    opts: InsertOpts | None = None
+    ends: JobState = JobState.COMPLETED
+    proof: Callable[[JobRow], bool] = lambda job: True
+    follow_ups: int = 0
+    twice: bool = False
+    kill: bool = False
+
+
+STEPS = (
+    Step("runs at once, its follow-up commits with it", app.Greeting("Ada"), follow_ups=1),
+    Step("runs in two seconds", app.Reminder("tea"), InsertOpts(run_at=dt.timedelta(seconds=2))),
+    Step(
+        "fails twice, third attempt works",
+        app.FlakyMail("ada@example.org"),
+        proof=lambda job: job.attempt == 3,
+        follow_ups=2,
+    ),
+    Step(
+        "snoozes once, which is no attempt",
+        app.BusyReport("May"),
+        proof=lambda job: job.snoozes == 1 and job.attempt == 1,
+    ),
+    Step(
+        "is unique: inserting it again gives this job",
+        app.Invoice(42),
+        InsertOpts(unique=UniqueOpts(on_conflict=OnConflict.RETURN_EXISTING)),
+        twice=True,
+    ),
+    Step("fails for good", app.BadAddress("nobody@"), ends=JobState.FAILED, follow_ups=1),
+    Step("is cancelled by its handler", app.StaleOrder(7), ends=JobState.CANCELLED, follow_ups=1),
+    Step(
+        "its worker is killed, the other one takes over",
+        app.LongImport(1_000_000),
+        proof=lambda job: job.rescues > 0 and job.attempt == 1,
+        follow_ups=1,
+        kill=True,
+    ),
+)
+
+
+@attrs.define
+class Track:
+    """What was seen of one job.
+
+    Args:
+        step: what it should do; None for a follow-up.
+        row: as last seen.
+        story: what happened, in words.
+    """
+
+    step: Step | None
+    row: JobRow
+    story: list[str] = attrs.field(factory=list)
+
+    @property
+    def title(self) -> str:
+        """What there is to see."""
+        if self.step is not None:
+            return self.step.shows
+        return f"follow-up: job {self.row.args['about']} was {self.row.args['outcome']}"
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the job is where it should be at the end."""
+        if self.step is None:
+            return self.row.state is JobState.COMPLETED
+        return self.row.state is self.step.ends and self.step.proof(self.row)
+
+    def saw(self, row: JobRow, workers: Mapping[str, str]) -> str | None:
+        """Take in a newer row; returns what has happened since, if anything has."""
+        before, self.row = self.row, row
+        same = (before.state, before.instance, before.rescues, before.snoozes, before.attempt) == (
+            row.state, row.instance, row.rescues, row.snoozes, row.attempt
+        )  # fmt: skip
+        if same and self.story:
+            return None
+        happened = _happened(before, row, workers)
+        self.story.append(happened)
+        return happened
+
+
+def _happened(before: JobRow, row: JobRow, workers: Mapping[str, str]) -> str:
+    rescued = "rescued, " if row.rescues > before.rescues else ""
+    match row.state:
+        case JobState.RUNNING:
+            return f"{rescued}running on {workers.get(row.instance or '', 'a worker')}"
+        case JobState.SCHEDULED:
+            return "snoozed" if row.snoozes else "scheduled"
+        case JobState.RETRYABLE:
+            return f"attempt {row.attempt} failed"
+        case _:
+            return f"{rescued}{row.state.value}"

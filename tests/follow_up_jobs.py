@@ -1,0 +1,55 @@
+"""Job args, and events made by hand: what the tests of follow-ups share."""
+
+import datetime as dt
+from typing import Any, ClassVar
+
+import attrs
+
+import awa_actors as awa
+from awa_actors.jobs import JobRow, JobState
+
+NOW = dt.datetime(2031, 5, 17, 12, 0, tzinfo=dt.UTC)
+
+
+@attrs.frozen
+class Signup:
+    """What triggers."""
+
+    queue: ClassVar[str] = "signup"
+    user_id: int
+
+
+@attrs.frozen
+class Welcome:
+    """What follows."""
+
+    kind: ClassVar[str] = "send_welcome"
+    queue: ClassVar[str] = "email"
+    user_id: int
+
+
+@attrs.frozen
+class Notice:
+    """What else follows."""
+
+    queue: ClassVar[str] = "ops"
+    text: str
+
+
+def row(**fields: Any) -> JobRow:
+    """A job as stored; give what matters."""
+    known: dict[str, Any] = {
+        "id": 7, "kind": "signup", "queue": "signup", "args": {"user_id": 1}, "state": JobState.COMPLETED, "priority": 2,
+        "attempt": 1, "run_lease": 1, "max_attempts": 25, "run_at": NOW, "created_at": NOW,
+    }  # fmt: skip
+    return JobRow(**(known | fields))
+
+
+def completed(args: Any = None, **fields: Any) -> awa.events.Completed[Any]:
+    """A completion of a signup."""
+    return awa.events.Completed(job=row(**fields), args=Signup(1) if args is None else args, duration=0.5)
+
+
+async def enqueued(client: awa.Client, kind: str = "send_welcome") -> list[JobRow]:
+    """Follow-ups of a kind, oldest first."""
+    return sorted(await client.admin.jobs(kind=kind), key=lambda job: job.id)
