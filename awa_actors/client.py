@@ -17,7 +17,7 @@ from awa_actors.jobs import Completion, FinalizationReceipt, InsertedJob, Insert
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
 from awa_actors.running_job import Job
-from awa_actors.store import callbacks
+from awa_actors.store import resolve as resolutions
 from awa_actors.store.insert import NewJob, admit, admit_many, chunks, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class Transaction(ResolvesCallbacks):
             self._session, self._registry, callback_id, payload, default_action, self._limit
         )
 
-    async def _resolve(self, resolution: callbacks.Resolution) -> JobRow:
-        return (await callbacks.resolve_within(self._session, self._registry, resolution)).job
+    async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
+        return (await resolutions.resolve_within(self._session, self._registry, resolution)).job
 
     @property
     def _payload_limit(self) -> int:
@@ -164,9 +164,9 @@ class Client(ResolvesCallbacks):
         async with self.transaction() as tx:
             return await tx.resolve_external(callback_id, payload, default_action)
 
-    async def _resolve(self, resolution: callbacks.Resolution) -> JobRow:
+    async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
         async with self.pool.acquire() as session:
-            return (await callbacks.resolve_alone(session, self.registry, resolution)).job
+            return (await resolutions.resolve_alone(session, self.registry, resolution)).job
 
     @property
     def _payload_limit(self) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 import trio
 
-from awa_actors.core.callbacks import Complete, Fail, Ignore, decide, default_action
+from awa_actors.core.callbacks import Complete, Fail, Ignore, decide, default_action, payload_text
 from awa_actors.core.expressions import evaluate, require
 from awa_actors.jobs import JobRow
 from awa_actors.registry import Registry
-from awa_actors.store import callbacks
-from awa_actors.store.callbacks import Resolution
+from awa_actors.store import resolve as resolutions
+from awa_actors.store.resolve import Resolution
 
 
 @attrs.frozen
@@ -58,11 +58,11 @@ class ResolvesCallbacks:
 
     async def complete_external(self, callback_id: str, payload: Any = None) -> JobRow:
         """Complete the job, parked or still running, with the payload as its result."""
-        return await self._resolve(callbacks.complete(callback_id, payload, limit=self._payload_limit))
+        return await self._resolve(resolutions.complete(callback_id, payload, limit=self._payload_limit))
 
     async def fail_external(self, callback_id: str, error: str) -> JobRow:
         """Fail the job for good; it does not become a dead letter."""
-        return await self._resolve(callbacks.fail(callback_id, error))
+        return await self._resolve(resolutions.fail(callback_id, error))
 
     async def retry_external(self, callback_id: str) -> JobRow:
         """Run the waiting job again from the start, attempt 0.
@@ -70,15 +70,15 @@ class ResolvesCallbacks:
         Raises:
             TransientStoreError: its handler still runs; try again when the job waits.
         """
-        return await self._resolve(callbacks.retry(callback_id))
+        return await self._resolve(resolutions.retry(callback_id))
 
     async def resume_external(self, callback_id: str, payload: Any = None) -> JobRow:
         """Let the job go on: a handler waiting inside gets the payload, a parked job runs again with it, uncounted."""
-        return await self._resolve(callbacks.resume(callback_id, payload, limit=self._payload_limit))
+        return await self._resolve(resolutions.resume(callback_id, payload, limit=self._payload_limit))
 
     async def heartbeat_callback(self, callback_id: str, seconds: float | dt.timedelta = 3600.0) -> JobRow:
         """Let the callback expire this long from now instead."""
-        return await self._resolve(callbacks.heartbeat(callback_id, seconds))
+        return await self._resolve(resolutions.heartbeat(callback_id, seconds))
 
 
 async def resolve_by_expressions(
@@ -98,21 +98,20 @@ async def resolve_by_expressions(
         CallbackNotFound, FollowUpError, ValidationError: as for every resolution.
         UsageError: the callback has expressions and the 'cel' extra is not installed here.
     """
-    action, asked = default_action(default), callbacks.lock(callback_id)
-    callbacks.payload_text(payload, limit=limit)
-    opened = callbacks.read_open(await session.fetchval(asked.sql, *asked.arguments), asked)
+    action, asked = default_action(default), resolutions.lock(callback_id)
+    payload_text(payload, limit=limit)
+    opened = resolutions.read_open(await session.fetchval(asked.sql, *asked.arguments), asked)
     if opened.expressions:
         require()
     # In a thread: how long an expression takes is up to the payload.
-    decision = await trio.to_thread.run_sync(
-        functools.partial(decide, opened.expressions, payload, action, evaluate)
-    )
+    decision = await trio.to_thread.run_sync(functools.partial(decide, opened.expressions, payload, action, evaluate))
     match decision:
         case Complete(payload=result):
-            resolved = await callbacks.resolve_within(session, registry, callbacks.complete(callback_id, result, limit=limit))
-            return ExternalOutcome("completed", resolved.job, payload=result)
+            resolution = resolutions.complete(callback_id, result, limit=limit)
+            resolved = await resolutions.resolve_within(session, registry, resolution)
+            return ExternalOutcome("completed", resolved.job, payload=resolved.job.result)
         case Fail(error=error):
-            resolved = await callbacks.resolve_within(session, registry, callbacks.fail(callback_id, error))
+            resolved = await resolutions.resolve_within(session, registry, resolutions.fail(callback_id, error))
             return ExternalOutcome("failed", resolved.job, reason=error)
         case Ignore(reason=reason):
             return ExternalOutcome("ignored", opened.job, reason=reason)

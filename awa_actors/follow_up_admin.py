@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from awa_actors.store.follow_ups import Failure
     from awa_actors.store.outbox import OutboxStatus
     from awa_actors.store.pool import Pool, Session
+
+logger = logging.getLogger("awa_actors.follow_ups")
 
 
 @attrs.frozen(eq=False)
@@ -55,32 +58,41 @@ class FollowUpAdmin:
         Raises:
             FollowUpError: a follow-up failed, with the reason; the job is as it was.
         """
-        from awa_actors.store import follow_ups, jobs
+        from awa_actors.store import jobs
 
         text = storable(reason)
         async with self._pool.acquire() as session, session.transaction():
             found = await jobs.cancel(session, job_id, text)
             if found is None:
                 return None
-            row = found[0]
-            event = Cancelled(job=row, args=self._args(row), reason=text)
             if not without_follow_ups:
-                await follow_ups.enqueue(session, self._registry, "cancelled", event)
-        if row.kind in self._registry.observers and self.watching:
-            self.watching[0].tell(row.kind, event)
-        return row
+                await self._follow_cancel(session, found[0], text)
+        self._show_cancel(found[0], text)
+        return found[0]
 
-    def _args(self, row: JobRow) -> Any:
-        """Args as their class where something of this process wants them; plain JSON elsewhere."""
-        kind = row.kind
-        if ("cancelled", kind) not in self._registry.follow_ups and kind not in self._registry.observers:
-            return row.args
-        try:
-            return structure(row.args, self._registry.args_types[kind])
-        except ValidationError as error:
-            if ("cancelled", kind) in self._registry.follow_ups:
+    async def _follow_cancel(self, session: Session, row: JobRow, reason: str) -> None:
+        """Enqueue what follows from a cancellation, in the transaction that made it."""
+        from awa_actors.store import follow_ups
+
+        args = row.args
+        if ("cancelled", row.kind) in self._registry.follow_ups:
+            try:
+                args = structure(args, self._registry.args_types[row.kind])
+            except ValidationError as error:
                 raise FollowUpError(f"the follow-ups of job {row.id} cannot read its args: {error}") from error
-            return row.args
+        event = Cancelled(job=row, args=args, reason=reason)
+        await follow_ups.enqueue(session, self._registry, "cancelled", event)
+
+    def _show_cancel(self, row: JobRow, reason: str) -> None:
+        """Tell the observers of this client, once the cancellation is committed."""
+        if row.kind not in self._registry.observers or not self.watching:
+            return
+        try:
+            args = structure(row.args, self._registry.args_types[row.kind])
+        except ValidationError as error:
+            logger.warning("job %d was cancelled, but observers cannot read its args: %s", row.id, error)
+            return
+        self.watching[0].tell(row.kind, Cancelled(job=row, args=args, reason=reason))
 
     async def follow_up_failures(self, *, before: int | None = None, limit: int = 100) -> list[Failure]:
         """Follow-ups that are missing although their outcome stands, newest first; `before` gives the next page."""

@@ -176,7 +176,7 @@ class FinalizationReceipt:
     run_lease: int
 
 
-Verdict: TypeAlias = None | RetryAfter | Snooze | Cancel | WaitForCallback | FinalizationReceipt
+Verdict: TypeAlias = RetryAfter | Snooze | Cancel | WaitForCallback | FinalizationReceipt | None
 """What a handler may return; None is success."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import attrs
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 
 @attrs.frozen
@@ -34,6 +34,7 @@ class Profile:
             derandomize=self.name != "nightly",
             database=None,
             suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink] if self.name == "nightly" else [Phase.generate],
         )
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,9 @@ class Process:
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.popen.send_signal(number)
 
-    def ends(self) -> int:
+    def ends(self, within: float = LIMIT) -> int:
         """Wait for its end; returns its exit status."""
-        status = self.popen.wait(timeout=LIMIT)
+        status = self.popen.wait(timeout=within)
         while self._next() is not None:
             pass
         return status
@@ -117,7 +117,7 @@ class Process:
 
 @contextmanager
 def running(*args: str, url: str | None = None, cwd: Path | None = None) -> Iterator[Process]:
-    """Run ``python -m awa_actors`` for the length of the block, standard error among its lines; killed when it is left."""
+    """Run ``python -m awa_actors`` for the length of the block, its standard error among its lines."""
     env = clean_environment(**({} if url is None else {"DATABASE_URL": url}))
     popen = subprocess.Popen(
         [sys.executable, "-m", "awa_actors", *args],
@@ -132,6 +132,10 @@ def running(*args: str, url: str | None = None, cwd: Path | None = None) -> Iter
         try:
             yield Process(popen)
         finally:
+            # Asked first: a demo that is killed leaves its processes to themselves.
+            popen.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                popen.wait(timeout=LIMIT)
             popen.kill()
 
 

@@ -1,9 +1,12 @@
 """Job args, and events made by hand: what the tests of follow-ups share."""
 
 import datetime as dt
+import uuid
 from typing import Any, ClassVar
 
 import attrs
+
+from small_load import new_instance, take
 
 import awa_actors as awa
 from awa_actors.jobs import JobRow, JobState
@@ -53,3 +56,14 @@ def completed(args: Any = None, **fields: Any) -> awa.events.Completed[Any]:
 async def enqueued(client: awa.Client, kind: str = "send_welcome") -> list[JobRow]:
     """Follow-ups of a kind, oldest first."""
     return sorted(await client.admin.jobs(kind=kind), key=lambda job: job.id)
+
+
+async def strand(client: awa.Client, *jobs: Any) -> list[int]:
+    """Insert jobs and let a process claim them that is dead by now; returns their ids."""
+    queue = f"stranded {uuid.uuid4()}"
+    inserted = await client.insert_many(jobs, awa.InsertOpts(queue=queue))
+    async with client.pool.acquire() as session:
+        instance = await new_instance(session)
+        assert len(await take(session, instance, queue, len(jobs))) == len(jobs)
+        await session.execute("UPDATE awa.instances SET dead_at = clock_timestamp() WHERE id = $1", instance)
+    return [job.id for job in inserted]

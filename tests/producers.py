@@ -42,6 +42,8 @@ class Producer(Protocol):
 
     def rollback(self) -> None: ...
 
+    def bridge(self, name: str, *args: Any, **options: Any) -> Any: ...
+
 
 @attrs.frozen
 class Calls:
@@ -52,6 +54,8 @@ class Calls:
     execute: Callable[[str], Rows]
     commit: Callable[[], None]
     rollback: Callable[[], None]
+    bridge: Callable[..., Any]
+    """Calls any other function of the bridge, by the name it has without ``_async``."""
 
 
 @contextmanager
@@ -77,9 +81,9 @@ def asyncpg_connection(url: str) -> Iterator[Producer]:
                 run(begun[0].start())
 
         def call(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-            def called(*args: Any) -> Any:
+            def called(*args: Any, **options: Any) -> Any:
                 begin()
-                return run(function(connection, *args))
+                return run(function(connection, *args, **options))
 
             return called
 
@@ -92,6 +96,7 @@ def asyncpg_connection(url: str) -> Iterator[Producer]:
             call(fetch),
             lambda: run(begun.pop().commit()) if begun else None,
             lambda: run(begun.pop().rollback()) if begun else None,
+            lambda name, *args, **options: call(getattr(awa_asyncpg, name))(*args, **options),
         )
         connection.terminate()
 
@@ -109,6 +114,7 @@ def psycopg_connection(url: str) -> Iterator[Producer]:
             lambda statement: _fetched(connection.execute(statement.encode())),
             connection.commit,
             connection.rollback,
+            lambda name, *args, **options: getattr(awa_psycopg, name)(connection, *args, **options),
         )
 
 
@@ -121,6 +127,7 @@ def psycopg_cursor(url: str) -> Iterator[Producer]:
             lambda statement: _fetched(cursor.execute(statement.encode())),
             connection.commit,
             connection.rollback,
+            lambda name, *args, **options: getattr(awa_psycopg, name)(cursor, *args, **options),
         )
 
 
@@ -139,6 +146,7 @@ def psycopg_async_connection(url: str) -> Iterator[Producer]:
             lambda statement: run(fetch(statement)),
             lambda: run(connection.commit()),
             lambda: run(connection.rollback()),
+            lambda name, *args, **options: run(getattr(awa_psycopg, f"{name}_async")(connection, *args, **options)),
         )
         run(connection.close())
 
@@ -165,6 +173,7 @@ def sqlalchemy_with(driver: str, open_one: Callable[[Any], Any]) -> Callable[[st
                 lambda statement: _sqlalchemy_rows(one.execute(text(statement))),
                 one.commit,
                 one.rollback,
+                lambda name, *args, **options: getattr(awa_sqlalchemy, name)(one, *args, **options),
             )
         engine.dispose()
 
@@ -192,6 +201,7 @@ def sqlalchemy_async_with(
                 lambda statement: run(fetch(statement)),
                 lambda: run(one.commit()),
                 lambda: run(one.rollback()),
+                lambda name, *args, **options: run(getattr(awa_sqlalchemy, f"{name}_async")(one, *args, **options)),
             )
             run(entered.__aexit__(None, None, None))
             run(engine.dispose())
@@ -240,9 +250,9 @@ def django_connection(url: str) -> Iterator[Producer]:
                 blocks[0].__enter__()
 
         def call(function: Callable[..., Any]) -> Callable[..., Any]:
-            def called(*args: Any) -> Any:
+            def called(*args: Any, **options: Any) -> Any:
                 begin()
-                return function(*args, using=alias)
+                return function(*args, using=alias, **options)
 
             return called
 
@@ -261,7 +271,14 @@ def django_connection(url: str) -> Iterator[Producer]:
             if blocks:
                 blocks.pop().__exit__(None, None, None)
 
-        yield Calls(call(awa_django.insert), call(awa_django.insert_many), execute, commit, rollback)
+        yield Calls(
+            call(awa_django.insert),
+            call(awa_django.insert_many),
+            execute,
+            commit,
+            rollback,
+            lambda name, *args, **options: call(getattr(awa_django, name))(*args, **options),
+        )
         rollback()
 
 

@@ -15,7 +15,7 @@ import trio
 from awa_actors import codec
 from awa_actors.actors.callbacks import Callbacks
 from awa_actors.core.json_text import json_text
-from awa_actors.core.outcome import COMPLETED, Cause, Decision, Ending, args_misfit, decide
+from awa_actors.core.outcome import COMPLETED, GIVE_BACK, Cause, Decision, Ending, args_misfit, decide
 from awa_actors.core.text import shown
 from awa_actors.errors import CallbackNotFound, StaleAttempt, UsageError, ValidationError
 from awa_actors.jobs import CallbackToken, Completion
@@ -146,7 +146,7 @@ class Attempt:
         error: BaseException | None = None
         self.scope = scope
         if self.cause is not None:  # stopped before it began
-            return self._judge(None, None)
+            return GIVE_BACK if self.cause is Cause.SHUTDOWN else self._judge(None, None)
         try:
             self.job = self._make_job()
         except ValidationError as misfit:

@@ -24,7 +24,7 @@ from awa_actors.actors.outcome_events import claimed_row, event_of
 from awa_actors.actors.runners import Runners
 from awa_actors.actors.unknown_kind import UNKNOWN, given_back
 from awa_actors.config import QueueConfig, WorkerSettings
-from awa_actors.core.outcome import Cause, Decision, Outcome
+from awa_actors.core.outcome import GIVE_BACK, Cause, Decision, Outcome
 from awa_actors.errors import StoreError, ValidationError
 from awa_actors.events import Started
 from awa_actors.jobs import Completion, JobState
@@ -35,7 +35,6 @@ from awa_actors.store.connection import OwnConnection
 from awa_actors.store.pool import Pool
 from awa_actors.store.settle import lost, note
 
-GIVE_BACK = Decision(Outcome.GIVEN_BACK, {"give_back": True})
 RECONCILE_AGAIN = 0.5
 """Seconds between looks at an attempt whose end only the database knows, while that is away."""
 

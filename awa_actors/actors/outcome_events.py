@@ -19,31 +19,68 @@ from awa_actors.store.rescue import RescuedJob
 from awa_actors.store.rows import job_row
 
 
+class _LateRow(JobRow):
+    """A row that is filled when somebody looks at more of it than what every event is asked for.
+
+    One is made for every completion that something follows, and hardly any closure reads it: building all of it cost
+    more than the closure and its job.
+    """
+
+    __slots__ = ("_source",)
+
+    @property
+    def __class__(self) -> type[JobRow]:  # type: ignore[override]  # equal, printed and copied like any other row
+        return JobRow
+
+    @__class__.setter
+    def __class__(self, value: type[object]) -> None:
+        raise TypeError("a row keeps its class")
+
+    def __getattr__(self, name: str) -> Any:
+        """Fill the row; only fields that are not set yet end up here."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        JobRow.__init__(self, **_fields(*self._source))
+        return object.__getattribute__(self, name)
+
+
 def claimed_row(claimed: Claimed, queue: str, state: JobState, at: dt.datetime | None) -> JobRow:
     """The row of a claimed attempt in a state it reached at a time of the database's; needs no second read."""
+    if claimed.extras is not None:
+        return JobRow(**_fields(claimed, queue, state, at))
+    row, put = _LateRow.__new__(_LateRow), object.__setattr__
+    put(row, "_source", (claimed, queue, state, at))
+    put(row, "id", claimed.job_id)
+    put(row, "kind", claimed.kind)
+    put(row, "state", state)
+    put(row, "metadata", {})
+    return row
+
+
+def _fields(claimed: Claimed, queue: str, state: JobState, at: dt.datetime | None) -> dict[str, Any]:
     extras: dict[str, Any] = {} if claimed.extras is None else orjson.loads(claimed.extras)
-    return JobRow(
-        id=claimed.job_id,
-        kind=claimed.kind,
-        queue=queue,
-        args=orjson.loads(claimed.args),
-        state=state,
-        priority=claimed.priority,
-        attempt=claimed.attempt,
-        run_lease=claimed.run_lease,
-        max_attempts=claimed.max_attempts,
-        run_at=claimed.run_at or claimed.created_at,
-        created_at=claimed.created_at,
-        finalized_at=at if state.is_terminal else None,
-        deadline_at=claimed.deadline_at,
-        metadata=extras.get("metadata") or {},
-        tags=tuple(extras.get("tags") or ()),
-        errors=tuple(extras.get("errors") or ()),
-        snoozes=extras.get("snoozes") or 0,
-        rescues=extras.get("rescues") or 0,
-        interrupted=extras.get("interrupted") or 0,
-        unique_key=bytes.fromhex(extras["unique_key"]) if extras.get("unique_key") else None,
-    )
+    return {
+        "id": claimed.job_id,
+        "kind": claimed.kind,
+        "queue": queue,
+        "args": orjson.loads(claimed.args),
+        "state": state,
+        "priority": claimed.priority,
+        "attempt": claimed.attempt,
+        "run_lease": claimed.run_lease,
+        "max_attempts": claimed.max_attempts,
+        "run_at": claimed.run_at or claimed.created_at,
+        "created_at": claimed.created_at,
+        "finalized_at": at if state.is_terminal else None,
+        "deadline_at": claimed.deadline_at,
+        "metadata": extras.get("metadata") or {},
+        "tags": tuple(extras.get("tags") or ()),
+        "errors": tuple(extras.get("errors") or ()),
+        "snoozes": extras.get("snoozes") or 0,
+        "rescues": extras.get("rescues") or 0,
+        "interrupted": extras.get("interrupted") or 0,
+        "unique_key": bytes.fromhex(extras["unique_key"]) if extras.get("unique_key") else None,
+    }
 
 
 _MAY_LAND = {
@@ -69,8 +106,10 @@ def event_of(ended: Ended, landed: JobRow | dt.datetime) -> events.Event[Any] | 
         ended: what was recorded.
         landed: the row as it landed, or for a completion the database's time of it.
     """
-    row = landed if isinstance(landed, JobRow) else completed_row(ended, landed)
     args = None if ended.attempt.job is None else ended.attempt.job.args
+    if not isinstance(landed, JobRow):
+        return events.Completed(job=completed_row(ended, landed), args=args, duration=ended.duration)
+    row = landed
     fields = ended.decision.fields
     match row.state, ended.decision.outcome:
         case JobState.COMPLETED, _:

@@ -6,6 +6,9 @@ import math
 
 import attrs
 
+ROUNDING = 1e-9
+"""Of a token: a wait for exactly one token must not end a hair before it is there."""
+
 
 @attrs.define(eq=False)
 class Bucket:
@@ -30,8 +33,8 @@ class Bucket:
         if self._at is not None:
             self._tokens = min(self.capacity, self._tokens + (now - self._at) * self.per_second)
         self._at = now
-        got = min(wanted, int(self._tokens))
-        self._tokens -= got
+        got = min(wanted, int(self._tokens + ROUNDING))
+        self._tokens = max(0.0, self._tokens - got)
         return got
 
     def give_back(self, unused: int) -> None:

@@ -126,10 +126,12 @@ class Recorder:
         """Those without follow-ups, whose write is one statement, and those with."""
         plain: list[Ended] = []
         followed: list[Ended] = []
-        any_of = self.follow_ups.specs.any_of
+        known: dict[tuple[Outcome, str], bool] = {}  # most of a batch is of a few kinds
         for ended in batch:
-            outcomes = possible_outcomes(ended.decision.outcome)
-            (followed if any_of(ended.attempt.claimed.kind, *outcomes) else plain).append(ended)
+            key = ended.decision.outcome, ended.attempt.claimed.kind
+            if (is_followed := known.get(key)) is None:
+                is_followed = known[key] = self.follow_ups.specs.any_of(key[1], *possible_outcomes(key[0]))
+            (followed if is_followed else plain).append(ended)
         return plain, followed
 
     async def _record_plain(self, session: Session, batch: list[Ended]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ import asyncpg
 import asyncpg.pool
 
 from awa_actors.bridge.statements import translated, wrong_connection
-from awa_actors.jobs import InsertedJob, InsertOpts
+from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.registry import Registry
+from awa_actors.store import resolve as resolutions
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -45,6 +48,57 @@ async def insert_many(conn: Connection, jobs: Iterable[Any], opts: InsertOpts | 
     """
     _check(conn, "insert_many")
     return await _insert(conn, admit_many(jobs, opts))
+
+
+async def resolve(
+    conn: Connection, resolution: resolutions.Resolution, *, registry: Registry | None = None
+) -> resolutions.Resolved:
+    """Run a resolution of a callback, with its follow-ups, in the transaction that is open; outside one it commits.
+
+    Args:
+        conn: a connection, not a pool.
+        resolution: made by :mod:`awa_actors.store.resolve`, or by a web service that admitted a request.
+        registry: whose follow-ups go into the same transaction; what the database declares goes there in any case.
+
+    Raises:
+        CallbackNotFound: there is no open callback of this id; the transaction stays usable.
+        FollowUpError: a follow-up failed: the callback is open as before, and the transaction stays usable.
+    """
+    _check(conn, "resolve")
+    async with conn.transaction():
+        made = resolutions.steps(resolution, registry or Registry())
+        return await resolutions.run_steps_async(made, functools.partial(fetch_row, conn))
+
+
+async def complete_external(
+    conn: Connection, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Complete the job of a callback with the payload as its result, as :func:`resolve` does it."""
+    return (await resolve(conn, resolutions.complete(callback_id, payload), registry=registry)).job
+
+
+async def fail_external(conn: Connection, callback_id: str, error: str, *, registry: Registry | None = None) -> JobRow:
+    """Fail the job of a callback for good."""
+    return (await resolve(conn, resolutions.fail(callback_id, error), registry=registry)).job
+
+
+async def retry_external(conn: Connection, callback_id: str, *, registry: Registry | None = None) -> JobRow:
+    """Run the waiting job of a callback again from the start."""
+    return (await resolve(conn, resolutions.retry(callback_id), registry=registry)).job
+
+
+async def resume_external(
+    conn: Connection, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Let the job of a callback go on with the payload."""
+    return (await resolve(conn, resolutions.resume(callback_id, payload), registry=registry)).job
+
+
+async def heartbeat_callback(
+    conn: Connection, callback_id: str, seconds: float = 3600.0, *, registry: Registry | None = None
+) -> JobRow:
+    """Let a callback expire this many seconds from now instead."""
+    return (await resolve(conn, resolutions.heartbeat(callback_id, seconds), registry=registry)).job
 
 
 async def fetch_row(conn: Connection, sql: str, *values: Any) -> Sequence[Any]:

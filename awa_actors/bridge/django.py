@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from awa_actors.bridge.statements import positional, translated
 from awa_actors.errors import UsageError
-from awa_actors.jobs import InsertedJob, InsertOpts
+from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.registry import Registry
+from awa_actors.store import resolve as resolutions
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 
@@ -42,6 +45,59 @@ def insert_many(
         using: as there.
     """
     return _insert(_connection(using), admit_many(jobs, opts))
+
+
+def resolve(
+    resolution: resolutions.Resolution, *, registry: Registry | None = None, using: str = DEFAULT_DB_ALIAS
+) -> resolutions.Resolved:
+    """Run a resolution of a callback, with its follow-ups, in the atomic block of this thread; outside one it commits.
+
+    Args:
+        resolution: made by :mod:`awa_actors.store.resolve`, or by a web service that admitted a request.
+        registry: whose follow-ups go into the same transaction; what the database declares goes there in any case.
+        using: alias of the database.
+
+    Raises:
+        CallbackNotFound: there is no open callback of this id; the block stays usable.
+        FollowUpError: a follow-up failed: the callback is open as before, and the block stays usable.
+    """
+    connection = _connection(using)
+    with transaction.atomic(using=using):
+        made = resolutions.steps(resolution, registry or Registry())
+        return resolutions.run_steps(made, functools.partial(fetch_row, connection))
+
+
+def complete_external(
+    callback_id: str, payload: Any = None, *, registry: Registry | None = None, using: str = DEFAULT_DB_ALIAS
+) -> JobRow:
+    """Complete the job of a callback with the payload as its result, as :func:`resolve` does it."""
+    return resolve(resolutions.complete(callback_id, payload), registry=registry, using=using).job
+
+
+def fail_external(
+    callback_id: str, error: str, *, registry: Registry | None = None, using: str = DEFAULT_DB_ALIAS
+) -> JobRow:
+    """Fail the job of a callback for good."""
+    return resolve(resolutions.fail(callback_id, error), registry=registry, using=using).job
+
+
+def retry_external(callback_id: str, *, registry: Registry | None = None, using: str = DEFAULT_DB_ALIAS) -> JobRow:
+    """Run the waiting job of a callback again from the start."""
+    return resolve(resolutions.retry(callback_id), registry=registry, using=using).job
+
+
+def resume_external(
+    callback_id: str, payload: Any = None, *, registry: Registry | None = None, using: str = DEFAULT_DB_ALIAS
+) -> JobRow:
+    """Let the job of a callback go on with the payload."""
+    return resolve(resolutions.resume(callback_id, payload), registry=registry, using=using).job
+
+
+def heartbeat_callback(
+    callback_id: str, seconds: float = 3600.0, *, registry: Registry | None = None, using: str = DEFAULT_DB_ALIAS
+) -> JobRow:
+    """Let a callback expire this many seconds from now instead."""
+    return resolve(resolutions.heartbeat(callback_id, seconds), registry=registry, using=using).job
 
 
 def fetch_row(connection: Any, sql: str, *values: Any) -> Sequence[Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import psycopg
+import psycopg.pq
 from psycopg.rows import tuple_row
 
 from awa_actors.bridge.statements import translated, wrong_connection
-from awa_actors.jobs import InsertedJob, InsertOpts
+from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.registry import Registry
+from awa_actors.store import resolve as resolutions
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 Connection = psycopg.Connection[Any] | psycopg.Cursor[Any]
@@ -55,6 +59,104 @@ async def insert_many_async(
 ) -> list[InsertedJob]:
     """Insert many jobs on an async connection, as :func:`insert_many` does on a sync one."""
     return await _insert_async(_async(conn, "insert_many_async"), admit_many(jobs, opts))
+
+
+def resolve(
+    conn: Connection, resolution: resolutions.Resolution, *, registry: Registry | None = None
+) -> resolutions.Resolved:
+    """Run a resolution of a callback, with its follow-ups, in the transaction of a connection.
+
+    Args:
+        conn: a connection, or a cursor on it.
+        resolution: made by :mod:`awa_actors.store.resolve`, or by a web service that admitted a request.
+        registry: whose follow-ups go into the same transaction; what the database declares goes there in any case.
+
+    Raises:
+        CallbackNotFound: there is no open callback of this id; the transaction stays usable.
+        FollowUpError: a follow-up failed: the callback is open as before, and the transaction stays usable.
+    """
+    given = _sync(conn, "resolve")
+    if not given.autocommit and given.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
+        given.execute(resolutions.BEGINNING)  # begins the caller's transaction; else the block below would be all of it
+    with given.transaction():
+        made = resolutions.steps(resolution, registry or Registry())
+        return resolutions.run_steps(made, functools.partial(fetch_row, given))
+
+
+def complete_external(
+    conn: Connection, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Complete the job of a callback with the payload as its result, as :func:`resolve` does it."""
+    return resolve(conn, resolutions.complete(callback_id, payload), registry=registry).job
+
+
+def fail_external(conn: Connection, callback_id: str, error: str, *, registry: Registry | None = None) -> JobRow:
+    """Fail the job of a callback for good."""
+    return resolve(conn, resolutions.fail(callback_id, error), registry=registry).job
+
+
+def retry_external(conn: Connection, callback_id: str, *, registry: Registry | None = None) -> JobRow:
+    """Run the waiting job of a callback again from the start."""
+    return resolve(conn, resolutions.retry(callback_id), registry=registry).job
+
+
+def resume_external(
+    conn: Connection, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Let the job of a callback go on with the payload."""
+    return resolve(conn, resolutions.resume(callback_id, payload), registry=registry).job
+
+
+def heartbeat_callback(
+    conn: Connection, callback_id: str, seconds: float = 3600.0, *, registry: Registry | None = None
+) -> JobRow:
+    """Let a callback expire this many seconds from now instead."""
+    return resolve(conn, resolutions.heartbeat(callback_id, seconds), registry=registry).job
+
+
+async def resolve_async(
+    conn: AsyncConnection, resolution: resolutions.Resolution, *, registry: Registry | None = None
+) -> resolutions.Resolved:
+    """Run a resolution on an async connection, as :func:`resolve` does on a sync one."""
+    given = _async(conn, "resolve_async")
+    if not given.autocommit and given.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
+        await given.execute(resolutions.BEGINNING)
+    async with given.transaction():
+        made = resolutions.steps(resolution, registry or Registry())
+        return await resolutions.run_steps_async(made, functools.partial(fetch_row_async, given))
+
+
+async def complete_external_async(
+    conn: AsyncConnection, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Complete the job of a callback with the payload as its result."""
+    return (await resolve_async(conn, resolutions.complete(callback_id, payload), registry=registry)).job
+
+
+async def fail_external_async(
+    conn: AsyncConnection, callback_id: str, error: str, *, registry: Registry | None = None
+) -> JobRow:
+    """Fail the job of a callback for good."""
+    return (await resolve_async(conn, resolutions.fail(callback_id, error), registry=registry)).job
+
+
+async def retry_external_async(conn: AsyncConnection, callback_id: str, *, registry: Registry | None = None) -> JobRow:
+    """Run the waiting job of a callback again from the start."""
+    return (await resolve_async(conn, resolutions.retry(callback_id), registry=registry)).job
+
+
+async def resume_external_async(
+    conn: AsyncConnection, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Let the job of a callback go on with the payload."""
+    return (await resolve_async(conn, resolutions.resume(callback_id, payload), registry=registry)).job
+
+
+async def heartbeat_callback_async(
+    conn: AsyncConnection, callback_id: str, seconds: float = 3600.0, *, registry: Registry | None = None
+) -> JobRow:
+    """Let a callback expire this many seconds from now instead."""
+    return (await resolve_async(conn, resolutions.heartbeat(callback_id, seconds), registry=registry)).job
 
 
 def fetch_row(conn: psycopg.Connection[Any], sql: str, *values: Any) -> Sequence[Any]:

@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 from awa_actors.bridge.statements import named, names, translated, wrong_connection
 from awa_actors.errors import UsageError
-from awa_actors.jobs import InsertedJob, InsertOpts
+from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.registry import Registry
+from awa_actors.store import resolve as resolutions
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -60,6 +62,91 @@ async def insert_async(conn: Async, args: Any, opts: InsertOpts | None = None) -
 async def insert_many_async(conn: Async, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
     """Insert many jobs on an async session or connection, as :func:`insert_many` does on a sync one."""
     return await _asynchronous(conn, "insert_many_async").run_sync(insert_many, jobs, opts)
+
+
+def resolve(
+    conn: Sync, resolution: resolutions.Resolution, *, registry: Registry | None = None
+) -> resolutions.Resolved:
+    """Run a resolution of a callback, with its follow-ups, in the transaction of a session or connection.
+
+    Args:
+        conn: a Session, a scoped_session or a Connection on PostgreSQL.
+        resolution: made by :mod:`awa_actors.store.resolve`, or by a web service that admitted a request.
+        registry: whose follow-ups go into the same transaction; what the database declares goes there in any case.
+
+    Raises:
+        CallbackNotFound: there is no open callback of this id; the transaction stays usable.
+        FollowUpError: a follow-up failed: the callback is open as before, and the transaction stays usable.
+    """
+    connection = _connection(conn, "resolve")
+    with connection.begin_nested():
+        made = resolutions.steps(resolution, registry or Registry())
+        return resolutions.run_steps(made, functools.partial(fetch_row, connection))
+
+
+def complete_external(conn: Sync, callback_id: str, payload: Any = None, *, registry: Registry | None = None) -> JobRow:
+    """Complete the job of a callback with the payload as its result, as :func:`resolve` does it."""
+    return resolve(conn, resolutions.complete(callback_id, payload), registry=registry).job
+
+
+def fail_external(conn: Sync, callback_id: str, error: str, *, registry: Registry | None = None) -> JobRow:
+    """Fail the job of a callback for good."""
+    return resolve(conn, resolutions.fail(callback_id, error), registry=registry).job
+
+
+def retry_external(conn: Sync, callback_id: str, *, registry: Registry | None = None) -> JobRow:
+    """Run the waiting job of a callback again from the start."""
+    return resolve(conn, resolutions.retry(callback_id), registry=registry).job
+
+
+def resume_external(conn: Sync, callback_id: str, payload: Any = None, *, registry: Registry | None = None) -> JobRow:
+    """Let the job of a callback go on with the payload."""
+    return resolve(conn, resolutions.resume(callback_id, payload), registry=registry).job
+
+
+def heartbeat_callback(
+    conn: Sync, callback_id: str, seconds: float = 3600.0, *, registry: Registry | None = None
+) -> JobRow:
+    """Let a callback expire this many seconds from now instead."""
+    return resolve(conn, resolutions.heartbeat(callback_id, seconds), registry=registry).job
+
+
+async def resolve_async(
+    conn: Async, resolution: resolutions.Resolution, *, registry: Registry | None = None
+) -> resolutions.Resolved:
+    """Run a resolution on an async session or connection, as :func:`resolve` does on a sync one."""
+    return await _asynchronous(conn, "resolve_async").run_sync(resolve, resolution, registry=registry)
+
+
+async def complete_external_async(
+    conn: Async, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Complete the job of a callback with the payload as its result."""
+    return (await resolve_async(conn, resolutions.complete(callback_id, payload), registry=registry)).job
+
+
+async def fail_external_async(conn: Async, callback_id: str, error: str, *, registry: Registry | None = None) -> JobRow:
+    """Fail the job of a callback for good."""
+    return (await resolve_async(conn, resolutions.fail(callback_id, error), registry=registry)).job
+
+
+async def retry_external_async(conn: Async, callback_id: str, *, registry: Registry | None = None) -> JobRow:
+    """Run the waiting job of a callback again from the start."""
+    return (await resolve_async(conn, resolutions.retry(callback_id), registry=registry)).job
+
+
+async def resume_external_async(
+    conn: Async, callback_id: str, payload: Any = None, *, registry: Registry | None = None
+) -> JobRow:
+    """Let the job of a callback go on with the payload."""
+    return (await resolve_async(conn, resolutions.resume(callback_id, payload), registry=registry)).job
+
+
+async def heartbeat_callback_async(
+    conn: Async, callback_id: str, seconds: float = 3600.0, *, registry: Registry | None = None
+) -> JobRow:
+    """Let a callback expire this many seconds from now instead."""
+    return (await resolve_async(conn, resolutions.heartbeat(callback_id, seconds), registry=registry)).job
 
 
 def fetch_row(conn: Connection, sql: str, *values: Any) -> Sequence[Any]:

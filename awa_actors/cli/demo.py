@@ -43,7 +43,7 @@ What to try next:
 @click.command("demo", cls=Command)
 @click.pass_obj
 def demo(common: Common) -> int:
-    """Watch jobs being promoted, run, retried, rescued and completed; needs nothing and leaves nothing behind."""
+    """Watch jobs of every sort at work. Needs no database, and leaves nothing behind."""
     if common.names_a_database():
         raise click.UsageError("the demo brings a Postgres of its own: leave the database out")
     logs.configure(common.log_format, verbose=common.verbose, level=logging.ERROR)

@@ -18,7 +18,7 @@ from awa_actors.core.health import Deployment, Health, Lane, Process, QueueNumbe
 @click.command("health", cls=Command)
 @click.pass_obj
 def health(common: Common) -> int:
-    """Look at the whole deployment; exit status 1 when it is not ready, with the reasons."""
+    """Look at the whole deployment. Exit status 1 when it is not ready, with the reasons."""
     try:
         found = ask(common, lambda client: client.admin.health())
     except Failure as failure:

@@ -108,7 +108,7 @@ class _Placed(click.Command):
         """Write the command's own options, then the common ones."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
             if record is not None:
                 sections.setdefault(self.section_of(param), []).append(record)
         for title, records in sorted(sections.items(), key=lambda section: section[0] == COMMON_SECTION):

@@ -74,7 +74,7 @@ def stats(common: Common) -> int:
 def pause(common: Common, name: str, by: str | None, until: str | None) -> int:
     """Stop claims from a queue in every process; running jobs go on, producers notice nothing."""
     instant = None if until is None else _instant(until)
-    who = by or _login()
+    who = by or login()
     ask(common, lambda client: client.admin.pause_queue(name, by=who, until=instant), writable=True)
     if common.json:
         write_json({"queue": name, "paused": True, "paused_by": who, "paused_until": instant})
@@ -106,7 +106,8 @@ def _instant(text: str) -> dt.datetime:
     return instant
 
 
-def _login() -> str:
+def login() -> str:
+    """Give the name of the user who runs this."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as in some containers

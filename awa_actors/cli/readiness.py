@@ -42,35 +42,41 @@ class Readiness:
 
     client: Client
     stop: Stop
-    handle: Worker | Maintenance | None = None
+    handle: Any = None
+    """Of the role, once it has started: a Worker, a Maintenance, or a server that may have a Maintenance beside it."""
     _seen: _Seen | None = None
     _led_at: float | None = None
     _lock: trio.Lock = attrs.field(factory=trio.Lock)
 
     async def __call__(self) -> dict[str, Any]:
         """Give the fields of /readyz."""
-        seen = await self._look()
+        seen, stopping = await self._look(), self.stop.asked > 0
         found, expected = seen.schema or (None, None)
-        handle, stopping = self.handle, self.stop.asked > 0
-        fields: dict[str, Any] = {
+        duties = {
             "postgres_connected": seen.connected,
-            "schema_version": found,
-            "expected_schema_version": expected,
             "schema_compatible": seen.schema is not None and found == expected,
-            "poll_loop_alive": handle is not None and not stopping,
-            "heartbeat_alive": handle is not None and handle.beating,
             "maintenance_alive": self._maintained(seen),
         }
-        if not isinstance(handle, Worker):
-            del fields["poll_loop_alive"]
-        not_duties = ("schema_version", "expected_schema_version")
-        ready = all(value for name, value in fields.items() if name not in not_duties) and not stopping
-        leads = self._maintenance is not None and self._maintenance.is_leader
-        return {"ready": ready and handle is not None, **fields, "shutting_down": stopping, "leader": leads}
+        if isinstance(self.handle, Worker):
+            duties["poll_loop_alive"] = not stopping
+        beating = self.handle if isinstance(self.handle, Worker) else self._maintenance
+        if beating is not None:
+            duties["heartbeat_alive"] = beating.beating
+        return {
+            "ready": self.handle is not None and not stopping and all(duties.values()),
+            **duties,
+            "schema_version": found,
+            "expected_schema_version": expected,
+            "shutting_down": stopping,
+            "leader": self._maintenance is not None and self._maintenance.is_leader,
+        }
 
     @property
     def _maintenance(self) -> Maintenance | None:
-        return self.handle.maintenance if isinstance(self.handle, Worker) else self.handle
+        if self.handle is None or isinstance(self.handle, Maintenance):
+            return self.handle
+        beside: Maintenance | None = self.handle.maintenance
+        return beside
 
     def _maintained(self, seen: _Seen) -> bool:
         """Whether somebody led a moment ago (our own start counts as one) and, if it is us, leads well."""

@@ -98,7 +98,7 @@ async def _run(
     ):
         waiting = functools.partial(database.reach, client, within=options.connect_timeout, writable=True)
 
-        def started(handle: Worker | Maintenance) -> _Draining:
+        def started(handle: Any) -> _Draining:
             running.append(_Draining(handle))
             if readiness is not None:
                 readiness.handle = handle
@@ -174,7 +174,7 @@ def _from_toml(options: RunOptions) -> tuple[Registry, MaintenanceSettings]:
 
 
 def _callbacks(options: RunOptions) -> Role:
-    if find_spec(CALLBACK_SERVER) is None or find_spec("starlette") is None:
+    if not all(map(find_spec, ("starlette", "hypercorn", CALLBACK_SERVER))):
         raise UsageError("--role callbacks needs the HTTP extra: install awa-actors[http]")
     run_callback_server = import_module(CALLBACK_SERVER).run_callback_server
     registry = load_registry(options.app) if options.app is not None else Registry()

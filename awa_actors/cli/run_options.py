@@ -95,7 +95,13 @@ class RunOptions:
 
 def _seconds(name: str, help: str, *, default: float | None = None, zero: bool = False) -> RunOption:
     return RunOption(
-        name, type=float, callback=seconds(zero=zero), default=default, show_default=default is not None, help=help
+        name,
+        type=float,
+        callback=seconds(zero=zero),
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help=help,
     )
 
 
@@ -133,10 +139,10 @@ def run_options(role: str | None = None) -> list[click.Parameter]:
         RunOption("--port", roles=CALLBACKS, default=8000, show_default=True, type=click.IntRange(0, 65_535)),
         RunOption("--path-prefix", roles=CALLBACKS, default="", help="What callback URLs begin with."),
         RunOption("--allow-unsigned", roles=CALLBACKS, is_flag=True, help="Accept callbacks without a signature."),
-        _seconds("--grace", "Seconds a drain may take.", default=30.0, zero=True),
-        _seconds("--connect-timeout", "Seconds to wait for the database at start.", default=30.0),
-        _seconds("--stale-after", "Seconds without a beat after which this process counts as dead.", default=30.0),
-        _seconds("--rescue-interval", "Seconds between rescues when this process leads (5)."),
+        _seconds("--grace", "How long a drain may take.", default=30.0, zero=True),
+        _seconds("--connect-timeout", "How long to wait for the database at start.", default=30.0),
+        _seconds("--stale-after", "How long without a beat until this process counts as dead.", default=30.0),
+        _seconds("--rescue-interval", "Between rescues when this process leads.  [default: 5]"),
         RunOption("--poll-only", is_flag=True, help="Do not LISTEN: poll."),
         RunOption("--pooler", is_flag=True, help="Behind a transaction pooler: no session state, no LISTEN."),
         RunOption("--pool-size", type=positive, default=10, show_default=True, help="Connections that handlers share."),

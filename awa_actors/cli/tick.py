@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Stop after about so many rows.")
 @click.pass_obj
 def tick(common: Common, seconds: float, rows: int) -> int:
-    """Do what a leader's lanes do, once, and end; safe beside a leader. Exit status 75: more is left, run it again."""
+    """Do a bounded share of maintenance. Safe beside a leader. Exit status 75: more is left, run it again."""
 
     async def one(client: Client) -> TickReport:
         found, expected = await client.admin.schema()

@@ -66,8 +66,8 @@ def check_callback_id(callback_id: object) -> str:
 def payload_text(payload: Any, *, limit: int = JSON_LIMIT) -> str:
     """Encode what the outside world answered.
 
-    Its work is done when it answers, so text that Postgres cannot hold is mended (NUL and lone surrogates become U+FFFD)
-    rather than refused: a job whose answer came always gets an end.
+    Its work is done when it answers, so text that Postgres cannot hold is mended rather than refused (NUL and lone
+    surrogates become U+FFFD): a job whose answer came always gets an end.
 
     Raises:
         ValidationError: not JSON, or too large.
@@ -130,9 +130,10 @@ def decide(
 ) -> Complete | Fail | Ignore:
     """Decide what a payload means for a callback.
 
-    In this order: `filter` (false: ignored), `on_fail` (true: failed), `on_complete` (true: completed), then the default. A
-    completion's result goes through `transform`. An expression that breaks never decides against the sender: a broken or
-    non-boolean filter lets the payload through, the other two count as false, a broken transform changes nothing.
+    In this order: `filter` (false: ignored), `on_fail` (true: failed), `on_complete` (true: completed), then the
+    default. A completion's result goes through `transform`. An expression that breaks never decides against the sender:
+    a broken or non-boolean filter lets the payload through, the other two count as false, a broken transform changes
+    nothing.
 
     Source: facts C15, C16.
     """

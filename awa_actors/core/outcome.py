@@ -78,6 +78,8 @@ class Decision:
 
 NOTHING = Decision(Outcome.STALE)
 COMPLETED = Decision(Outcome.COMPLETED)
+GIVE_BACK = Decision(Outcome.GIVEN_BACK, {"give_back": True})
+"""An attempt that never began: back to its place, uncounted."""
 
 
 def decide(ending: Ending) -> Decision:

@@ -12,6 +12,8 @@ from awa_actors.store.sqlstates import POISONED, error_of
 CONNECTION_ERRORS = (
     OSError,
     asyncpg.InterfaceError,
+    # What the driver says when it is used after the server has said goodbye in the middle of nothing.
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncio.IncompleteReadError,
     EOFError,
@@ -22,7 +24,7 @@ def is_poisoned(error: BaseException) -> bool:
     """Whether the connection that raised this must be thrown away."""
     if isinstance(error, asyncpg.PostgresError):
         return error.sqlstate in POISONED
-    # What the driver refused to encode was never sent, although its class also counts as an InterfaceError.
+    # What could not be encoded was never sent.
     return not isinstance(error, ValueError | TypeError)
 
 

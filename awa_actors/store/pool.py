@@ -22,6 +22,8 @@ from awa_actors.store.loop import run_driver
 from awa_actors.store.sqlstates import TRANSIENT
 
 T = TypeVar("T")
+ANSWER_MARGIN = 5.0
+"""Seconds beyond the server's own statement timeout after which a server that says nothing counts as gone."""
 EXIT_BOUND = 2.0
 """Seconds a rollback, a close or a release may take; then the connection is cut."""
 
@@ -179,8 +181,8 @@ class Pool:
                 raw.terminate()
             raise
         except Exception as error:
-            raise _connect_failure(error) from error
-        return Session(opened[0], self._loop, settings.statement_timeout + 5.0, settings.pooler)
+            raise connect_failure(error) from error
+        return Session(opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler)
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Session]:
@@ -243,7 +245,8 @@ def session_parameters(settings: config.DatabaseSettings) -> dict[str, str]:
     } | ({} if settings.notify else {"awa.notify": "off"})
 
 
-def _connect_failure(error: Exception) -> Exception:
+def connect_failure(error: Exception) -> Exception:
+    """Give the error of our tree for what opening a connection raised."""
     for_now = isinstance(error, asyncpg.PostgresError) and error.sqlstate in TRANSIENT
     # Among these is a server that hangs up at once, as a proxy does whose own server is away.
     if for_now or isinstance(error, TimeoutError | OSError):

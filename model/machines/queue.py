@@ -59,7 +59,7 @@ class Queue(Machine[Plane]):
     code = "store/migrations/0003 to 0008"
     sizes = {
         "dev": {"n_jobs": 1, "n_sessions": 2, "n_instances": 1, "leases": 1, "bound": 1, "verdicts": 2},
-        "ci": {"n_jobs": 1, "n_sessions": 2, "n_instances": 2, "leases": 2, "bound": 1, "verdicts": 2},
+        "ci": {"n_jobs": 1, "n_sessions": 2, "n_instances": 1, "leases": 2, "bound": 1, "verdicts": 2},
         "nightly": {"n_jobs": 2, "n_sessions": 2, "n_instances": 2, "leases": 1, "bound": 1, "verdicts": 2},
         "a claim takes the head": {"n_jobs": 2},
         "the end of an attempt names its run_lease": {"leases": 2},
@@ -253,11 +253,12 @@ class Queue(Machine[Plane]):
 
     @action
     def carry(self, s: Plane) -> Steps[Plane]:
-        """Hygiene moves leases to another slot: nothing changes but where they are, and they are locked meanwhile."""
+        """Hygiene moves leases, or bodies, to other slots: nothing changes but where they are; their rows are locked meanwhile."""
         for t in self._ready(s):
-            running = self._swept(s, t, ("running",))
-            if running:
-                yield (t,), self._wrote(s, t, {j: self.seen(s, t, j) for j in running})
+            for what, states in (("leases", ("running",)), ("bodies", ("running", "available"))):
+                carried = self._swept(s, t, states)
+                if carried:
+                    yield (t, what), self._wrote(s, t, {j: self.seen(s, t, j) for j in carried})
 
     @action
     def commit(self, s: Plane) -> Steps[Plane]:
@@ -331,8 +332,9 @@ class Queue(Machine[Plane]):
         """Rescue takes from the dead only."""
         if name != "rescue":
             return True
-        touched = [j for j in range(self.n_jobs) if self.seen(s, args[0], j) != self.seen(after, args[0], j)]
-        return all(self.seen(s, args[0], j).owner in s.dead for j in touched)
+        t = args[0]
+        touched = [j for j in range(self.n_jobs) if self.seen(s, t, j).state != self.seen(after, t, j).state]
+        return all(self.seen(s, t, j).owner in s.dead for j in touched)
 
     @step_rule
     def run_lease_only_grows(self, s: Plane, name: str, args: Args, after: Plane) -> bool:

@@ -13,6 +13,7 @@ import trio
 from producers import PRODUCERS, Producer
 
 import awa_actors as awa
+from awa_actors.store import cron
 
 pytestmark = pytest.mark.slow
 
@@ -173,3 +174,18 @@ def test_a_deadline_is_the_same_by_every_path_that_has_one(database: str) -> Non
         assert done is not None
         rows["sql"] = row_of(connection, done[0])
     assert {row["deadline_ms"] for row in rows.values()} == {90_500}
+
+
+@pytest.mark.parametrize("opts", [awa.InsertOpts(queue="signup"), AT_ONCE], ids=["plain", "at once"])
+async def test_a_schedule_loses_none_of_the_options(database: str, opts: awa.InsertOpts) -> None:
+    registry = awa.Registry()
+    registry.cron("yearly", "0 3 1 1 *", JOB, opts)
+    async with awa.open_client(database) as client:
+        async with client.pool.acquire() as session:
+            for spec in registry.schedules.values():
+                await cron.declare(session, "application", spec, fresh=True)
+        fired = _looked_up(database, await client.admin.cron_trigger("yearly"))
+        expected = _looked_up(database, await client.insert(JOB, opts))
+    for name in ("cron_name", "cron_fire_time", "triggered_manually"):
+        del fired["metadata"][name]
+    assert fired == expected

@@ -509,10 +509,14 @@ async def test_resolutions_in_a_transaction_that_rolls_back_never_happened(datab
         job = await client.insert(Errand())
         await becomes(client, job.id, JobState.WAITING_EXTERNAL)
         callback_id = office.tokens[0].callback_id
-        with pytest.raises(ZeroDivisionError):
+
+        async def changes_its_mind() -> None:
             async with client.transaction() as tx:
                 await tx.complete_external(callback_id, 1)
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await changes_its_mind()
         async with client.transaction() as tx:
             with pytest.raises(CallbackNotFound):
                 await tx.complete_external(NOBODY)

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from awa_actors.core.channels import (
     CALLBACK_CHANNEL,
     CANCEL_CHANNEL,
+    DUE_CHANNEL,
     LEADER_CHANNEL,
     RESERVED_NAMES,
     STORAGE_CHANNEL,
     queue_channel,
 )
 
-CONTROL = {CANCEL_CHANNEL, LEADER_CHANNEL, STORAGE_CHANNEL, CALLBACK_CHANNEL}
+CONTROL = {CANCEL_CHANNEL, DUE_CHANNEL, LEADER_CHANNEL, STORAGE_CHANNEL, CALLBACK_CHANNEL}
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=60)
 
 

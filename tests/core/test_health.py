@@ -1,3 +1,5 @@
+from typing import Any
+
 import attrs
 import pytest
 
@@ -11,7 +13,7 @@ EMAIL = QueueNumbers("email", 3, 1, 0, 0, 0, 0, 0, oldest_available_age=2.0, cou
 WELL = Health(SERVER, 9, 9, Deployment(LEADER, (LANE,), (WORKER,), (EMAIL,), jobs_wait=True))
 
 
-def with_deployment(**changes: object) -> Health:
+def with_deployment(**changes: Any) -> Health:
     assert WELL.deployment is not None
     return attrs.evolve(WELL, deployment=attrs.evolve(WELL.deployment, **changes))
 
@@ -31,7 +33,7 @@ def test_a_deployment_that_is_well_is_ready_without_a_warning() -> None:
         (with_deployment(leader=None, lanes=()), "nobody leads"),
         (
             with_deployment(lanes=(attrs.evolve(LANE, healthy=False, last_error="out of disk"),)),
-            "promote is unhealthy: out",
+            "unhealthy: out of disk",
         ),
         (with_deployment(lanes=(attrs.evolve(LANE, healthy=False),)), "promote is unhealthy: its pass does not end"),
     ],

@@ -1,15 +1,18 @@
+import copy
 import datetime as dt
 import sys
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from follow_up_jobs import NOW, Notice, Signup, Welcome, completed, row
 
 import awa_actors as awa
-from awa_actors.actors.outcome_events import event_record, recorded_event
+from awa_actors.actors.outcome_events import claimed_row, event_record, recorded_event
 from awa_actors.events import OUTCOME_EVENTS
 from awa_actors.jobs import JobState
+from awa_actors.store.claim import Claimed
 from awa_actors.store.follow_up_plan import Planned, SpecFailed, plan
 
 
@@ -132,3 +135,21 @@ def test_a_recorded_event_reads_back_as_it_was(outcome: str) -> None:
     event = OUTCOME_EVENTS[outcome](job=job, args=Signup(1), **CONTEXT[outcome])
     record = orjson.loads(orjson.dumps(event_record(event)))
     assert recorded_event(record, Signup) == event
+
+
+def test_a_row_that_is_filled_late_is_a_row_like_any_other() -> None:
+    claimed = Claimed(7, 1, 0, 1, 25, 2, "signup", '{"user_id":1}', NOW, None, None, None)
+    late = claimed_row(claimed, "signup", JobState.COMPLETED, NOW)
+    whole = row(finalized_at=NOW)
+    assert (late.id, late.kind, late.metadata) == (7, "signup", {})
+    assert late == whole
+    assert whole == claimed_row(claimed, "signup", JobState.COMPLETED, NOW)
+    assert repr(claimed_row(claimed, "signup", JobState.COMPLETED, NOW)) == repr(whole)
+    assert isinstance(late, awa.JobRow)
+    evolved = attrs.evolve(claimed_row(claimed, "signup", JobState.COMPLETED, NOW), id=8)
+    assert evolved == attrs.evolve(whole, id=8)
+    assert copy.deepcopy(claimed_row(claimed, "signup", JobState.COMPLETED, NOW)) == whole
+    with pytest.raises(AttributeError):
+        late.nothing  # type: ignore[attr-defined]  # noqa: B018 - the point
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        late.id = 9  # type: ignore[misc]  # the point

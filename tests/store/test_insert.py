@@ -132,9 +132,9 @@ def test_args_that_can_be_stored_are_stored_as_they_are(value: Any) -> None:
         ({"unique": awa.UniqueOpts(by_period=12.0)}, "$.unique.by_period"),  # type: ignore[arg-type]  # what is refused
         ({"unique": awa.UniqueOpts(states=frozenset())}, "$.unique.states"),
         ({"unique": awa.UniqueOpts(states="available")}, "$.unique.states"),  # type: ignore[arg-type]  # what is refused
-        ({"unique": awa.UniqueOpts(states={awa.JobState.RUNNING})}, "$.unique.states"),
+        ({"unique": awa.UniqueOpts(states=frozenset({awa.JobState.RUNNING}))}, "$.unique.states"),
         (
-            {"unique": awa.UniqueOpts(states={awa.JobState.AVAILABLE}), "run_at": dt.timedelta(seconds=1)},
+            {"unique": awa.UniqueOpts(states=frozenset({awa.JobState.AVAILABLE})), "run_at": dt.timedelta(seconds=1)},
             "$.unique.states",
         ),
         ({"unique": awa.UniqueOpts(on_conflict="skip")}, "$.unique.on_conflict"),  # type: ignore[arg-type]  # refused

@@ -63,7 +63,9 @@ DECLARE
     v_rslot smallint := awa_queue.current_slot('ready');
     v_queue text;
 BEGIN
-    IF p_opts IS NOT NULL OR EXISTS (SELECT FROM awa.queues q WHERE q.queue = ANY (p_queues) AND q.shards > 1) THEN
+    -- Metadata alone changes nothing about where a job goes: follow-ups and traced jobs all have some, and stay on this path.
+    IF EXISTS (SELECT FROM unnest(p_opts) o (opt) WHERE o.opt <> '{}' AND o.opt::jsonb - 'metadata' <> '{}')
+       OR EXISTS (SELECT FROM awa.queues q WHERE q.queue = ANY (p_queues) AND q.shards > 1) THEN
         SELECT r.ids, r.inserted INTO ids, inserted
         FROM awa_queue.insert_with_options(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts) r;
         RETURN;
@@ -71,16 +73,20 @@ BEGIN
     WITH job AS MATERIALIZED (
         SELECT nextval('awa.job_id_seq') AS job_id, t.args::jsonb AS args, coalesce(t.kind, p_kinds[1]) AS kind,
                coalesce(t.queue, p_queues[1]) AS queue, coalesce(t.priority, p_priorities[1]) AS priority,
-               coalesce(t.max_attempts, p_max_attempts[1]) AS max_attempts
-        FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts) AS t (args, kind, queue, priority, max_attempts)
+               coalesce(t.max_attempts, p_max_attempts[1]) AS max_attempts,
+               nullif(t.opt::jsonb -> 'metadata', 'null'::jsonb) AS metadata
+        FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts) AS t (args, kind, queue, priority, max_attempts, opt)
     ), bodied AS (
-        INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args)
-        SELECT v_slot, j.priority, j.max_attempts, 0, j.job_id, v_now, j.kind, j.queue, j.args FROM job j
+        INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, metadata)
+        SELECT v_slot, j.priority, j.max_attempts, 0, j.job_id, v_now, j.kind, j.queue, j.args, j.metadata FROM job j
     ), readied AS (
         INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
         SELECT v_rslot, j.priority, 0, v_slot, 0, j.job_id, j.job_id, 0, v_now, j.queue FROM job j
     )
     SELECT array_agg(j.job_id) INTO ids FROM job j;
+    IF p_opts IS NOT NULL THEN
+        inserted := array_fill(true, ARRAY[coalesce(cardinality(ids), 0)]);
+    END IF;
     FOR v_queue IN SELECT DISTINCT q FROM unnest(p_queues) q LOOP
         PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
     END LOOP;

@@ -98,14 +98,17 @@ DECLARE
     v_lslot  smallint;
     v_shards smallint := 1;
     v_paused boolean;
+    v_override bigint;
     v_left   integer := p_n;
     v_bytes  bigint := p_bytes;
     v_lane   record;
     v_got    awa_queue.claim_batch;
     v_all    awa_queue.claim_batch;
 BEGIN
-    SELECT q.shards, q.paused AND coalesce(q.paused_until > v_now, true), coalesce(q.override_deadline_ms, p_deadline_ms)
-    INTO v_shards, v_paused, p_deadline_ms FROM awa.queues q WHERE q.queue = p_queue;
+    -- A queue without a row here leaves NULL in all of these.
+    SELECT q.shards, q.paused AND coalesce(q.paused_until > v_now, true), q.override_deadline_ms
+    INTO v_shards, v_paused, v_override FROM awa.queues q WHERE q.queue = p_queue;
+    p_deadline_ms := coalesce(v_override, p_deadline_ms);
     IF v_paused THEN
         RETURN NULL;
     END IF;

@@ -1,0 +1,1 @@
+"""The rules of the queue machine, run against the real store by several sessions at once."""
