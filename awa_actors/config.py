@@ -132,12 +132,12 @@ class MaintenanceSettings:
 
     lease: LeaseTiming = attrs.field(factory=LeaseTiming)
     lead: bool = True
-    promote_interval: float = attrs.field(default=1.0, validator=_positive)
+    promote_interval: float = attrs.field(default=1.5, validator=_positive)
     rescue_interval: float = attrs.field(default=5.0, validator=_positive)
-    hygiene_interval: float = attrs.field(default=2.0, validator=_positive)
+    hygiene_interval: float = attrs.field(default=5.0, validator=_positive)
     ring_turn: float = attrs.field(default=5.0, validator=_positive)
     refresh_interval: float = attrs.field(default=10.0, validator=_positive)
-    cron_interval: float = attrs.field(default=1.0, validator=_positive)
+    cron_interval: float = attrs.field(default=5.0, validator=_positive)
     rescue_bound: int = attrs.field(default=5, validator=_positive)
     deadline_margin: float = attrs.field(default=5.0, validator=_positive)
     completed_retention: float = attrs.field(default=86_400.0, validator=_positive)

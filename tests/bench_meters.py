@@ -53,6 +53,7 @@ class Meters:
     def __init__(self, url: str, postmaster: int) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
         self._postmaster = postmaster
+        self._own = 0
 
     def wal(self) -> int:
         """Bytes written to WAL so far."""
@@ -68,6 +69,12 @@ class Meters:
         """Dead tuples of all tables of both schemas, as the statistics know them."""
         self._connection.execute("SELECT pg_stat_clear_snapshot()")
         return int(self.value("SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"))
+
+    def commits(self) -> int:
+        """Transactions committed in this database by others than this connection."""
+        self._connection.execute("SELECT pg_stat_clear_snapshot()")
+        self._own += 2
+        return int(self.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")) - self._own
 
     @contextmanager
     def measured(self, clock: Any) -> Iterator[Reading]:

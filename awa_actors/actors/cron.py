@@ -18,6 +18,8 @@ from awa_actors.store.pool import Session
 
 DECLARE_EVERY = 60.0
 """Seconds between signs that a schedule is still declared."""
+LOOK_AGAIN = 1.0
+"""Seconds after a fire that was locked, or that another evaluator decided."""
 SHORTEST_WAIT = 0.005
 """Seconds: a timer that fires a hair early must not turn into a hot loop."""
 NAMED = 5
@@ -117,7 +119,7 @@ class Cron:
         fired = await cron.fire(session, schedule, mark, fires, delays)
         _log(schedule, fires, fired, limit)
         if fired.outcome != "fired":
-            return 0, False, self.interval
+            return 0, False, LOOK_AGAIN
         after = upcoming.times.next_after(mark)
         wait = (after - schedule.read_at).total_seconds() - (time.monotonic() - seen)
         return fired.enqueued, after <= schedule.read_at, wait

@@ -20,6 +20,7 @@ from awa_actors.actors.outcome_events import rescued_event
 from awa_actors.actors.rescued_follow_ups import OUTBOX_INTERVAL, FollowUpStep, RescuedFollowUps
 from awa_actors.errors import ValidationError
 from awa_actors.events import Event
+from awa_actors.registry import FollowUpSpec
 from awa_actors.store.connection import OwnConnection
 from awa_actors.store.follow_up_plan import PlannedJob, SpecFailed, Specs, plan_each
 from awa_actors.store.pool import Pool
@@ -126,7 +127,14 @@ class FollowUps:
 
     def _plan(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
         depth = self.specs.registry.max_follow_up_depth
-        return [plan_each(self.specs.of_event(event), event, depth) for event in events]
+        known: dict[tuple[type[Event[Any]], str], list[FollowUpSpec]] = {}  # most of a batch is of a few kinds
+        answers = []
+        for event in events:
+            key = type(event), event.job.kind
+            if (specs := known.get(key)) is None:
+                specs = known[key] = self.specs.of_event(event)
+            answers.append(plan_each(specs, event, depth))
+        return answers
 
     def _forward(self, rescues: trio.MemorySendChannel[RescueCommitted], message: RescueCommitted) -> None:
         for one in message.rescued:

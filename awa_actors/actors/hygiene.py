@@ -18,6 +18,8 @@ BYTES_PER_BODY = 300
 """A cautious size of one body on disk, to turn rows into a size that can be asked for cheaply."""
 SLOW_EVERY = 30.0
 """Seconds between the parts that only matter over hours."""
+ACTIVE_EVERY = 1.0
+"""Seconds between passes while the fast rings hold rows; an idle database is looked at once per interval."""
 BUSY_BEFORE_BLOCKED = 5
 """Passes in a row that found a slot locked, before health names the process that holds it."""
 
@@ -29,6 +31,7 @@ class Hygiene:
     settings: MaintenanceSettings
     name: str = "hygiene"
     _slow_at: float | None = attrs.field(default=None, init=False)
+    _retention: float = attrs.field(default=0.0, init=False)
     _busy: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     @property
@@ -39,9 +42,12 @@ class Hygiene:
     async def run(self, session: Session, rows: int) -> StepReport:
         """One pass."""
         done, blocked = 0, None
+        slow = self._slow_at is None or time.monotonic() - self._slow_at > SLOW_EVERY
+        if slow:
+            self._retention = await hygiene.completed_retention(session, self.settings.completed_retention)
         rings = await hygiene.rings(session)
         slots = await hygiene.slots(session)
-        retention = await hygiene.completed_retention(session, self.settings.completed_retention)
+        active = False
         for ring in rings.values():
             full = sum(slot.bytes > 0 for slot in slots if slot.ring == ring.name)
             turned = not self._should_turn(ring, slots) or await hygiene.turn(session, ring) is not None
@@ -49,16 +55,18 @@ class Hygiene:
                 blocked = await self._make_room(session, ring, slots) or blocked
             for slot in slots:
                 if slot.ring == ring.name and slot.number != ring.slot and slot.bytes > 0:
-                    moved, why = await self._empty(session, ring, slot, retention)
-                    done, blocked = done + moved, why or blocked
-        done += await hygiene.unpark_ready(session, rows)
-        if self._slow_at is None or time.monotonic() - self._slow_at > SLOW_EVERY:
+                    moved, why = await self._empty(session, ring, slot, self._retention)
+                    done, blocked, active = done + moved, why or blocked, active or ring.name != "segments"
+            active = active or (full > 0 and ring.name != "segments")
+        if any(slot.ring == hygiene.PARKED and slot.bytes > 0 for slot in slots):
+            done += await hygiene.unpark_ready(session, rows)
+        if slow:
             self._slow_at = time.monotonic()
             done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
             await hygiene.forget_instances(session)
             await descriptors.forget(session, self.settings.descriptor_retention)
             await hygiene.end_stuck_sessions(session, self.settings.stuck_session)
-        return StepReport(done, blocked=blocked)
+        return StepReport(done, wait=ACTIVE_EVERY if active else None, blocked=blocked)
 
     def _should_turn(self, ring: Ring, slots: list[Slot]) -> bool:
         size = next(slot.bytes for slot in slots if slot.ring == ring.name and slot.number == ring.slot)

@@ -28,8 +28,8 @@ class _LateRow(JobRow):
 
     __slots__ = ("_source",)
 
-    @property
-    def __class__(self) -> type[JobRow]:  # type: ignore[override]  # equal, printed and copied like any other row
+    @property  # type: ignore[override]  # equal, printed and copied like any other row
+    def __class__(self) -> type[JobRow]:
         return JobRow
 
     @__class__.setter

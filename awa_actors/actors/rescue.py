@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import attrs
 
 from awa_actors.actors.lane import StepReport
 from awa_actors.store.pool import Session
-from awa_actors.store.rescue import RescuedJob, bury_instances, rescue_callbacks, rescue_deadlines, rescue_stale
+from awa_actors.store.rescue import RescuedJob, bury_instances, sweep
 
 logger = logging.getLogger("awa_actors.maintenance")
 
@@ -35,17 +36,9 @@ class Rescue:
         """One batch of each kind."""
         for buried in await bury_instances(session):
             logger.warning("instance %s has stopped beating; its attempts are taken back", buried)
-        batches = [
-            self._told(await rescue_stale(session, rows, self.bound)),
-            self._told(await rescue_deadlines(session, rows, self.margin, self.bound)),
-            self._told(await rescue_callbacks(session, rows, self.bound)),
-        ]
-        if done := sum(batches):
-            logger.warning("rescued %d attempts", done)
-        return StepReport(done, more=max(batches) >= rows)
-
-    def _told(self, rescued: list[RescuedJob]) -> int:
-        """Each batch is told as soon as it is durable: what fails after it must not silence it."""
+        rescued = await sweep(session, rows, self.bound, self.margin)
         if rescued:
+            logger.warning("rescued %d attempts", len(rescued))
             self.committed(rescued)
-        return len(rescued)
+        most = max(Counter(one.reason for one in rescued).values(), default=0)
+        return StepReport(len(rescued), more=most >= rows)

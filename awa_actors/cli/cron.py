@@ -10,7 +10,7 @@ import click
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import OK
 from awa_actors.cli.output import shown, write_json, write_table
-from awa_actors.cli.placement import Common, noun
+from awa_actors.cli.placement import Shared, noun
 from awa_actors.cli.queue import login
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ cron = noun("cron", "Schedules: list, pause, resume, trigger, remove.")
 
 @cron.command("list")
 @click.pass_obj
-def list_(common: Common) -> int:
+def list_(shared: Shared) -> int:
     """List schedules with their last and next fire, and what is wrong with them."""
-    found = ask(common, lambda client: client.admin.cron_list())
-    if common.json:
+    found = ask(shared, lambda client: client.admin.cron_list())
+    if shared.json:
         write_json([attrs.asdict(one) for one in found])
         return OK
     columns = ("name", "expression", "timezone", "kind", "queue", "application", "last fire", "next fire", "remarks")
@@ -63,11 +63,11 @@ def _remarks(one: CronSchedule) -> str | None:
 @click.argument("name")
 @click.option("--by", help="Who pauses it; otherwise the user's login name.")
 @click.pass_obj
-def pause(common: Common, name: str, by: str | None) -> int:
+def pause(shared: Shared, name: str, by: str | None) -> int:
     """Stop the fires of a schedule; on resuming, its missed-fire policy decides about those that came due meanwhile."""
     who = by or login()
-    ask(common, lambda client: client.admin.cron_pause(name, by=who), writable=True)
-    if common.json:
+    ask(shared, lambda client: client.admin.cron_pause(name, by=who), writable=True)
+    if shared.json:
         write_json({"name": name, "paused": True, "paused_by": who})
     else:
         print(f"schedule {shown(name)} is paused")
@@ -77,10 +77,10 @@ def pause(common: Common, name: str, by: str | None) -> int:
 @cron.command("resume")
 @click.argument("name")
 @click.pass_obj
-def resume(common: Common, name: str) -> int:
+def resume(shared: Shared, name: str) -> int:
     """Undo a pause; fine when the schedule was not paused."""
-    was_paused = ask(common, lambda client: client.admin.cron_resume(name), writable=True)
-    if common.json:
+    was_paused = ask(shared, lambda client: client.admin.cron_resume(name), writable=True)
+    if shared.json:
         write_json({"name": name, "paused": False, "was_paused": was_paused})
     else:
         print(f"schedule {shown(name)} " + ("is resumed" if was_paused else "was not paused"))
@@ -90,10 +90,10 @@ def resume(common: Common, name: str) -> int:
 @cron.command("trigger")
 @click.argument("name")
 @click.pass_obj
-def trigger(common: Common, name: str) -> int:
+def trigger(shared: Shared, name: str) -> int:
     """Enqueue the job of a schedule now, paused or not, beside its fires."""
-    job = ask(common, lambda client: client.admin.cron_trigger(name), writable=True)
-    if common.json:
+    job = ask(shared, lambda client: client.admin.cron_trigger(name), writable=True)
+    if shared.json:
         write_json(attrs.asdict(job))
     elif job.inserted:
         print(f"job {job.id}: {shown(job.kind)} on queue {shown(job.queue)}")
@@ -105,10 +105,10 @@ def trigger(common: Common, name: str) -> int:
 @cron.command("remove")
 @click.argument("name")
 @click.pass_obj
-def remove(common: Common, name: str) -> int:
+def remove(shared: Shared, name: str) -> int:
     """Forget a schedule that no code declares any more; one that is still declared comes back, so pause that."""
-    ask(common, lambda client: client.admin.cron_remove(name), writable=True)
-    if common.json:
+    ask(shared, lambda client: client.admin.cron_remove(name), writable=True)
+    if shared.json:
         write_json({"name": name, "removed": True})
     else:
         print(f"schedule {shown(name)} is removed")

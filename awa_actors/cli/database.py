@@ -14,7 +14,7 @@ import trio
 
 from awa_actors.cli.failures import UNREACHABLE, Failure
 from awa_actors.cli.logs import configure
-from awa_actors.cli.placement import Common
+from awa_actors.cli.placement import Shared
 from awa_actors.client import Client, open_client
 from awa_actors.config import DatabaseSettings
 from awa_actors.errors import StoreError, TransientStoreError, UsageError
@@ -48,18 +48,18 @@ class Database:
 
 
 @contextlib.contextmanager
-def opened(common: Common) -> Iterator[Database]:
+def opened(shared: Shared) -> Iterator[Database]:
     """Find the database that the command line or the environment names; run a private one for the length of the block.
 
     Raises:
         UsageError: nothing names a database.
     """
-    if common.embedded_dir is not None and not common.embedded:
+    if shared.embedded_dir is not None and not shared.embedded:
         raise UsageError("--embedded-dir says where the server of --embedded lives: give both")
-    if not common.embedded:
-        yield Database(common.database_url or _from_environment())
+    if not shared.embedded:
+        yield Database(shared.database_url or _from_environment())
         return
-    server = PrivatePostgres(common.embedded_dir or data_directory()).start()
+    server = PrivatePostgres(shared.embedded_dir or data_directory()).start()
     database = Database(server.url, server.stop)
     try:
         yield database
@@ -115,7 +115,7 @@ async def reach(client: Client, *, within: float, writable: bool) -> None:
 
 
 def ask(
-    common: Common,
+    shared: Shared,
     question: Callable[[Client], Awaitable[T]],
     *,
     writable: bool = False,
@@ -124,7 +124,7 @@ def ask(
     """Open a client, ask one question, close.
 
     Args:
-        common: names the database.
+        shared: names the database.
         question: what to do with the client.
         writable: whether a read-only database will not do.
         registry: what the application declares, where the question depends on it.
@@ -133,8 +133,8 @@ def ask(
         Failure: the database cannot be reached.
         AwaError: what the question raises.
     """
-    configure(common.log_format, verbose=common.verbose, level=logging.WARNING)
-    with opened(common) as database:
+    configure(shared.log_format, verbose=shared.verbose, level=logging.WARNING)
+    with opened(shared) as database:
         return trio.run(_ask, database.url, question, writable, registry)
 
 

@@ -19,7 +19,7 @@ from awa_actors.cli.demo_processes import Processes, open_processes
 from awa_actors.cli.demo_view import View, view
 from awa_actors.cli.failures import INTERRUPTED, NO, OK, Failure
 from awa_actors.cli.output import write_json
-from awa_actors.cli.placement import Command, Common
+from awa_actors.cli.placement import Command, Shared
 from awa_actors.cli.process import Stop, first, signals
 from awa_actors.client import Client, open_client
 from awa_actors.config import DatabaseSettings
@@ -42,19 +42,19 @@ What to try next:
 
 @click.command("demo", cls=Command)
 @click.pass_obj
-def demo(common: Common) -> int:
+def demo(shared: Shared) -> int:
     """Watch jobs of every sort at work. Needs no database, and leaves nothing behind."""
-    if common.names_a_database():
+    if shared.names_a_database():
         raise click.UsageError("the demo brings a Postgres of its own: leave the database out")
-    logs.configure(common.log_format, verbose=common.verbose, level=logging.ERROR)
+    logs.configure(shared.log_format, verbose=shared.verbose, level=logging.ERROR)
     began = time.monotonic()
     # Hanging up is a way to end a demo, too.
-    with signals(signal.SIGHUP) as stop, view(silent=common.json) as spectators:
+    with signals(signal.SIGHUP) as stop, view(silent=shared.json) as spectators:
         spectators.say("starting a private Postgres")
         with PrivatePostgres().running() as url:
             show = trio.run(_perform, url, spectators, stop, TIME_LIMIT - (time.monotonic() - began))
         spectators.say("the processes and the server are gone" if show.finished or show.problem else "stopped")
-    return _conclude(common, show, time.monotonic() - began)
+    return _conclude(shared, show, time.monotonic() - began)
 
 
 @attrs.define
@@ -79,8 +79,8 @@ class _Show:
         )
 
 
-def _conclude(common: Common, show: _Show, seconds: float) -> int:
-    if common.json:
+def _conclude(shared: Shared, show: _Show, seconds: float) -> int:
+    if shared.json:
         write_json(
             {
                 "ok": show.finished and show.problem is None,
@@ -98,7 +98,7 @@ def _conclude(common: Common, show: _Show, seconds: float) -> int:
         raise Failure(f"the demo failed: {show.problem}", NO)
     if not show.finished:
         raise Failure("interrupted; nothing is left running", INTERRUPTED)
-    if not common.json:
+    if not shared.json:
         parts = ", ".join(f"{name} {length:.1f} s" for name, length in show.took.items())
         print(f"\nAll {len(show.tracks)} jobs went as they should, in {seconds:.1f} s ({parts}).{NEXT}")
     return OK

@@ -11,23 +11,23 @@ import click
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK, UNREACHABLE, Failure
 from awa_actors.cli.output import seconds, shown, write_json, write_table
-from awa_actors.cli.placement import Command, Common
+from awa_actors.cli.placement import Command, Shared
 from awa_actors.core.health import Deployment, Health, Lane, Process, QueueNumbers
 
 
 @click.command("health", cls=Command)
 @click.pass_obj
-def health(common: Common) -> int:
+def health(shared: Shared) -> int:
     """Look at the whole deployment. Exit status 1 when it is not ready, with the reasons."""
     try:
-        found = ask(common, lambda client: client.admin.health())
+        found = ask(shared, lambda client: client.admin.health())
     except Failure as failure:
-        if common.json and failure.exit_code == UNREACHABLE:
+        if shared.json and failure.exit_code == UNREACHABLE:
             unknown = dict.fromkeys(("schema", "leader", "lanes", "processes", "queues"))
             gone = {"reachable": False, "error": failure.message}
             write_json({"ready": False, "reasons": [failure.message], "warnings": [], "database": gone, **unknown})
         raise
-    if common.json:
+    if shared.json:
         write_json(found.as_json())
     else:
         _write(found)

@@ -11,7 +11,7 @@ from awa_actors.cli.app import load_registry
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK
 from awa_actors.cli.output import job_fields, last_error, shown, write_json, write_table
-from awa_actors.cli.placement import Common, noun
+from awa_actors.cli.placement import Shared, noun
 from awa_actors.client import Client
 from awa_actors.errors import FollowUpError, JobNotFound, UniqueConflict
 from awa_actors.jobs import JobRow, JobState
@@ -29,11 +29,11 @@ IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click
 @click.option("--before", type=click.IntRange(1), metavar="ID", help="Only ids below this one: the next page.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
 @click.pass_obj
-def list_(common: Common, /, state: str | None, **filters: Any) -> int:
+def list_(shared: Shared, /, state: str | None, **filters: Any) -> int:
     """List jobs, newest first."""
     wanted = None if state is None else JobState(state)
-    jobs = ask(common, lambda client: client.admin.jobs(state=wanted, **filters))
-    if common.json:
+    jobs = ask(shared, lambda client: client.admin.jobs(state=wanted, **filters))
+    if shared.json:
         write_json([job_fields(one) for one in jobs])
     else:
         write_table(
@@ -52,10 +52,10 @@ def _line(one: JobRow) -> tuple[Any, ...]:
 @job.command("show")
 @click.argument("job_id", metavar="ID", type=click.IntRange(1))
 @click.pass_obj
-def show(common: Common, job_id: int) -> int:
+def show(shared: Shared, job_id: int) -> int:
     """Show everything about one job, dead letters included."""
-    found = ask(common, lambda client: client.admin.job(job_id))
-    if common.json:
+    found = ask(shared, lambda client: client.admin.job(job_id))
+    if shared.json:
         write_json(job_fields(found))
         return OK
     for name, value in job_fields(found).items():
@@ -74,25 +74,25 @@ def show(common: Common, job_id: int) -> int:
 @click.option("--app", metavar="MODULE:REGISTRY", help="Whose follow-ups of a cancellation are enqueued with it.")
 @click.option("--without-follow-ups", is_flag=True, help="Cancel although a follow-up is broken; none is enqueued.")
 @click.pass_obj
-def cancel(common: Common, ids: tuple[int, ...], reason: str, app: str | None, without_follow_ups: bool) -> int:
+def cancel(shared: Shared, ids: tuple[int, ...], reason: str, app: str | None, without_follow_ups: bool) -> int:
     """Cancel jobs that have not ended; running handlers are told at once. Exit status 1 when one could not be."""
 
     def change(client: Client, job_id: int) -> Awaitable[JobRow | None]:
         return client.admin.cancel(job_id, reason, without_follow_ups=without_follow_ups)
 
-    return _each(common, ids, "cancelled", change, None if app is None else load_registry(app))
+    return _each(shared, ids, "cancelled", change, None if app is None else load_registry(app))
 
 
 @job.command("retry")
 @IDS
 @click.pass_obj
-def retry(common: Common, ids: tuple[int, ...]) -> int:
+def retry(shared: Shared, ids: tuple[int, ...]) -> int:
     """Run failed, cancelled, dead or deferred jobs again now, attempts from 0. Exit status 1 when one could not be."""
-    return _each(common, ids, "retried", lambda client, job_id: client.admin.retry(job_id))
+    return _each(shared, ids, "retried", lambda client, job_id: client.admin.retry(job_id))
 
 
 def _each(
-    common: Common,
+    shared: Shared,
     ids: tuple[int, ...],
     done: str,
     change: Callable[[Client, int], Awaitable[JobRow | None]],
@@ -112,8 +112,8 @@ def _each(
     async def all_of_them(client: Client) -> list[dict[str, Any]]:
         return [await one(client, job_id) for job_id in ids]
 
-    results = ask(common, all_of_them, writable=True, registry=registry)
-    if common.json:
+    results = ask(shared, all_of_them, writable=True, registry=registry)
+    if shared.json:
         write_json(results)
     else:
         for result in results:

@@ -8,7 +8,7 @@ import click
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK, Failure
 from awa_actors.cli.output import seconds, write_json
-from awa_actors.cli.placement import Common, noun
+from awa_actors.cli.placement import Shared, noun
 from awa_actors.client import Client
 from awa_actors.core.health import Leader, Process, schema_reason
 
@@ -17,7 +17,7 @@ leader = noun("leader", "Who leads maintenance: show, resign.")
 
 @leader.command("show")
 @click.pass_obj
-def show(common: Common) -> int:
+def show(shared: Shared) -> int:
     """Say who leads; exit status 1 when nobody does."""
 
     async def look(client: Client) -> tuple[Leader | None, Process | None]:
@@ -28,8 +28,8 @@ def show(common: Common) -> int:
         process = next((one for one in health.deployment.processes if leading and one.id == leading.instance), None)
         return leading, process
 
-    leading, process = ask(common, look)
-    if common.json:
+    leading, process = ask(shared, look)
+    if shared.json:
         known = None if process is None else {"role": process.role, "hostname": process.hostname, "pid": process.pid}
         write_json(None if leading is None else attrs.asdict(leading) | {"process": known})
     elif leading is None:
@@ -45,10 +45,10 @@ def show(common: Common) -> int:
 
 @leader.command("resign")
 @click.pass_obj
-def resign(common: Common) -> int:
+def resign(shared: Shared) -> int:
     """Ask the leader to give up its term and stand aside for one lease; exit status 1 when nobody leads."""
-    term = ask(common, lambda client: client.admin.request_resign(), writable=True)
-    if common.json:
+    term = ask(shared, lambda client: client.admin.request_resign(), writable=True)
+    if shared.json:
         write_json({"term": term})
     else:
         print("nobody leads" if term is None else f"asked the leader of term {term} to resign")

@@ -7,7 +7,7 @@ import click
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK
 from awa_actors.cli.output import write_json
-from awa_actors.cli.placement import Command, Common
+from awa_actors.cli.placement import Command, Shared
 from awa_actors.client import Client
 from awa_actors.core.health import schema_reason
 
@@ -17,13 +17,13 @@ from awa_actors.core.health import schema_reason
 @click.option("--to", type=click.IntRange(0), metavar="N", help="Stop at this version.")
 @click.option("--check", is_flag=True, help="Change nothing; exit status 1 when the schema is not this release's.")
 @click.pass_obj
-def migrate(common: Common, sql: bool, to: int | None, check: bool) -> int:
+def migrate(shared: Shared, sql: bool, to: int | None, check: bool) -> int:
     """Bring the database's schema up to this release. Safe to run twice, and by several at once."""
     if check and (sql or to is not None):
         raise click.UsageError("--check changes nothing: it goes with neither --sql nor --to")
     if sql:
         return _print_sql(to)
-    return _check(common) if check else _migrate(common, to)
+    return _check(shared) if check else _migrate(shared, to)
 
 
 def _print_sql(to: int | None) -> int:
@@ -33,9 +33,9 @@ def _print_sql(to: int | None) -> int:
     return OK
 
 
-def _check(common: Common) -> int:
-    found, expected = ask(common, lambda client: client.admin.schema())
-    if common.json:
+def _check(shared: Shared) -> int:
+    found, expected = ask(shared, lambda client: client.admin.schema())
+    if shared.json:
         write_json({"version": found, "expected": expected, "current": found == expected})
     elif found == expected:
         print(f"the schema is at version {found}, as this release needs it")
@@ -44,13 +44,13 @@ def _check(common: Common) -> int:
     return OK if found == expected else NO
 
 
-def _migrate(common: Common, to: int | None) -> int:
+def _migrate(shared: Shared, to: int | None) -> int:
     async def steps(client: Client) -> tuple[list[tuple[int, str]], tuple[int, int]]:
         applied = await client.migrate(to)
         return [(step.version, step.name) for step in applied], await client.admin.schema()
 
-    applied, (version, expected) = ask(common, steps, writable=True)
-    if common.json:
+    applied, (version, expected) = ask(shared, steps, writable=True)
+    if shared.json:
         names = [{"version": number, "name": name} for number, name in applied]
         write_json({"version": version, "expected": expected, "applied": names})
         return OK

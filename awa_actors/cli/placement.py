@@ -1,6 +1,6 @@
 """Options that stand on either side of a verb: `awa-actors --json health` is `awa-actors health --json`.
 
-Every command takes the common options; wherever they stand, they end up in the one :class:`Common` that a command gets.
+Every command takes the shared options; wherever they stand, they end up in the one :class:`Shared` that a command gets.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ROLES = ("worker", "maintenance", "callbacks")
 
 
 @attrs.define
-class Common:
-    """What the common options say.
+class Shared:
+    """What the shared options say.
 
     Args:
         database_url: of the database; None leaves it to the environment.
@@ -47,26 +47,26 @@ class Common:
         return self.database_url is not None or self.embedded or self.embedded_dir is not None
 
 
-class CommonOption(click.Option):
+class SharedOption(click.Option):
     """Taken by every command; shown in a section of its own."""
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
     if ctx.get_parameter_source(str(param.name)) is not ParameterSource.COMMANDLINE:
         return
-    common = ctx.ensure_object(Common)
+    shared = ctx.ensure_object(Shared)
     name = str(param.name)
-    before = getattr(common, name)
-    if before not in (getattr(Common(), name), value):
+    before = getattr(shared, name)
+    if before not in (getattr(Shared(), name), value):
         raise click.UsageError(f"{param.opts[0]} is given twice, and differently", ctx)
-    setattr(common, name, value)
-    if common.database_url is not None and (common.embedded or common.embedded_dir is not None):
+    setattr(shared, name, value)
+    if shared.database_url is not None and (shared.embedded or shared.embedded_dir is not None):
         raise click.UsageError("--database-url and --embedded name two databases: give one of them", ctx)
 
 
-def _common_options() -> list[click.Parameter]:
-    def option(*names: str, **more: Any) -> CommonOption:
-        return CommonOption(names, expose_value=False, callback=_remember, **more)
+def _shared_options() -> list[click.Parameter]:
+    def option(*names: str, **more: Any) -> SharedOption:
+        return SharedOption(names, expose_value=False, callback=_remember, **more)
 
     return [
         option(
@@ -98,29 +98,29 @@ def excluded(verb: str) -> str:
 
 
 class _Placed(click.Command):
-    """Mixed into commands and groups: takes the common options, wherever they stand."""
+    """Mixed into commands and groups: takes the shared options, wherever they stand."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params.extend(_common_options())
+        self.params.extend(_shared_options())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then the common ones."""
+        """Write the command's own options, then the shared ones."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
             if record is not None:
                 sections.setdefault(self.section_of(param), []).append(record)
-        for title, records in sorted(sections.items(), key=lambda section: section[0] == COMMON_SECTION):
+        for title, records in sorted(sections.items(), key=lambda section: section[0] == SHARED_SECTION):
             with formatter.section(title):
                 formatter.write_dl(records)
 
     def section_of(self, param: click.Parameter) -> str:
         """Name the section of the help that a parameter is shown in."""
-        return COMMON_SECTION if isinstance(param, CommonOption) else "Options"
+        return SHARED_SECTION if isinstance(param, SharedOption) else "Options"
 
 
-COMMON_SECTION = "Common options, on either side of a command"
+SHARED_SECTION = "Options of every command, on either side of it"
 
 
 class Command(_Placed):
@@ -168,7 +168,7 @@ class Root(Group):
         """Run a command line and end the process with its status; with ``standalone_mode=False`` as click has it."""
         if extra.pop("standalone_mode", True) is False:
             return super().main(args, prog_name or "awa-actors", standalone_mode=False, **extra)
-        common = extra.setdefault("obj", Common())
+        shared = extra.setdefault("obj", Shared())
         run: Callable[..., Any] = super().main
         try:
             status = run(args, prog_name or "awa-actors", standalone_mode=False, **extra)
@@ -182,7 +182,7 @@ class Root(Group):
             raise
         except BaseException as error:  # everything that ends a command is told in one line
             message, status = failures.explained(error)
-            if common.verbose and not isinstance(error, click.ClickException):
+            if shared.verbose and not isinstance(error, click.ClickException):
                 traceback.print_exception(error)
-            logs.say(common.log_format, message)
+            logs.say(shared.log_format, message)
         sys.exit(status or failures.OK)

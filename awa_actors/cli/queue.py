@@ -13,7 +13,7 @@ import click
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import OK
 from awa_actors.cli.output import shown, write_json, write_table
-from awa_actors.cli.placement import Common, noun
+from awa_actors.cli.placement import Shared, noun
 from awa_actors.client import Client
 
 queue = noun("queue", "Queues: list, stats, pause, resume.")
@@ -21,7 +21,7 @@ queue = noun("queue", "Queues: list, stats, pause, resume.")
 
 @queue.command("list")
 @click.pass_obj
-def list_(common: Common) -> int:
+def list_(shared: Shared) -> int:
     """List queues that have settings or a live worker."""
 
     async def look(client: Client) -> list[dict[str, Any]]:
@@ -44,8 +44,8 @@ def list_(common: Common) -> int:
             )
         return found
 
-    found = ask(common, look)
-    if common.json:
+    found = ask(shared, look)
+    if shared.json:
         write_json(found)
     else:
         columns = ("queue", "paused", "paused by", "paused until", "shards", "workers", "max workers")
@@ -55,10 +55,10 @@ def list_(common: Common) -> int:
 
 @queue.command("stats")
 @click.pass_obj
-def stats(common: Common) -> int:
+def stats(shared: Shared) -> int:
     """Count jobs by queue and state, in one snapshot; `health` shows numbers that cost nothing."""
-    found = [attrs.asdict(one) for one in ask(common, lambda client: client.admin.queue_stats())]
-    if common.json:
+    found = [attrs.asdict(one) for one in ask(shared, lambda client: client.admin.queue_stats())]
+    if shared.json:
         write_json(found)
     else:
         columns = tuple(name.replace("_external", "") for name in (found[0] if found else ()))
@@ -71,12 +71,12 @@ def stats(common: Common) -> int:
 @click.option("--by", help="Who pauses it; otherwise the user's login name.")
 @click.option("--until", metavar="INSTANT", help="Resume by itself then, for example 2030-01-31T08:00+01:00.")
 @click.pass_obj
-def pause(common: Common, name: str, by: str | None, until: str | None) -> int:
+def pause(shared: Shared, name: str, by: str | None, until: str | None) -> int:
     """Stop claims from a queue in every process; running jobs go on, producers notice nothing."""
     instant = None if until is None else _instant(until)
     who = by or login()
-    ask(common, lambda client: client.admin.pause_queue(name, by=who, until=instant), writable=True)
-    if common.json:
+    ask(shared, lambda client: client.admin.pause_queue(name, by=who, until=instant), writable=True)
+    if shared.json:
         write_json({"queue": name, "paused": True, "paused_by": who, "paused_until": instant})
     else:
         print(f"queue {shown(name)} is paused" + ("" if instant is None else f" until {shown(instant)}"))
@@ -86,10 +86,10 @@ def pause(common: Common, name: str, by: str | None, until: str | None) -> int:
 @queue.command("resume")
 @click.argument("name")
 @click.pass_obj
-def resume(common: Common, name: str) -> int:
+def resume(shared: Shared, name: str) -> int:
     """Undo a pause and wake the workers; fine when the queue was not paused."""
-    was_paused = ask(common, lambda client: client.admin.resume_queue(name), writable=True)
-    if common.json:
+    was_paused = ask(shared, lambda client: client.admin.resume_queue(name), writable=True)
+    if shared.json:
         write_json({"queue": name, "paused": False, "was_paused": was_paused})
     else:
         print(f"queue {shown(name)} " + ("is resumed" if was_paused else "was not paused"))

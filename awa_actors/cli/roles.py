@@ -18,7 +18,7 @@ from awa_actors.actors.worker import Worker
 from awa_actors.cli import database, logs
 from awa_actors.cli.app import load_registry
 from awa_actors.cli.failures import Failure
-from awa_actors.cli.placement import Common
+from awa_actors.cli.placement import Shared
 from awa_actors.cli.process import Serve, Stop, run_until_stopped, signals, watchdog
 from awa_actors.cli.readiness import Readiness
 from awa_actors.cli.run_options import RunOptions, queue_config
@@ -64,13 +64,13 @@ class _Draining:
         return self.handle.running_jobs if isinstance(self.handle, Worker) else []
 
 
-def run_role(common: Common, role: str, options: RunOptions) -> int:
+def run_role(shared: Shared, role: str, options: RunOptions) -> int:
     """Run a process until it is asked to end; returns its exit status."""
-    logs.configure(common.log_format, verbose=common.verbose, level=logging.INFO)
+    logs.configure(shared.log_format, verbose=shared.verbose, level=logging.INFO)
     address = None if options.health_addr is None else parse_address(options.health_addr)
     with signals() as stop:
         made = ROLES[role](options)
-        with database.opened(common) as where:
+        with database.opened(shared) as where:
             running: list[_Draining] = []
             jobs = lambda: [job for one in running for job in one.jobs()]  # noqa: E731 - it is its name
             with watchdog(stop, options.grace, jobs, where.stop_by_force):

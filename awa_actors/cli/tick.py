@@ -11,7 +11,7 @@ from awa_actors.cli import run_options
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK, STOPPED, Failure
 from awa_actors.cli.output import write_json
-from awa_actors.cli.placement import Command, Common
+from awa_actors.cli.placement import Command, Shared
 from awa_actors.client import Client
 from awa_actors.config import Budget
 from awa_actors.core.health import schema_reason
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Stop after about so many rows.")
 @click.pass_obj
-def tick(common: Common, seconds: float, rows: int) -> int:
+def tick(shared: Shared, seconds: float, rows: int) -> int:
     """Do a bounded share of maintenance. Safe beside a leader. Exit status 75: more is left, run it again."""
 
     async def one(client: Client) -> TickReport:
@@ -40,8 +40,8 @@ def tick(common: Common, seconds: float, rows: int) -> int:
             raise Failure(schema_reason(found, expected))
         return await client.tick(Budget(seconds, rows))
 
-    report = ask(common, one, writable=True)
-    if common.json:
+    report = ask(shared, one, writable=True)
+    if shared.json:
         write_json(attrs.asdict(report))
     else:
         for step, count in report.done.items():

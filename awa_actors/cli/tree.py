@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 import awa_actors
 from awa_actors.cli import cron, demo, health, job, leader, migrate, queue, tick
-from awa_actors.cli.placement import ROLES, Command, Common, Group, Root, excluded, noun
+from awa_actors.cli.placement import ROLES, Command, Group, Root, Shared, excluded, noun
 from awa_actors.cli.run_options import RunOption, options_for, run_options
 
 
@@ -29,7 +29,7 @@ def _run(role: str, values: dict[str, Any]) -> int:
     # Imported here: the driver and its event loop are for those who run something.
     from awa_actors.cli.roles import run_role
 
-    return run_role(click.get_current_context().ensure_object(Common), role, options)
+    return run_role(click.get_current_context().ensure_object(Shared), role, options)
 
 
 def _root(role: str | None, **values: Any) -> int:

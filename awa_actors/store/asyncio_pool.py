@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from awa_actors.registry import Registry
 from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.pool import connect_failure, session_parameters
 from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
+
+logger = logging.getLogger("awa_actors.store")
 
 ACQUIRE_BOUND = 5.0
 """Seconds to wait for a free connection before the answer is: not now."""
@@ -59,6 +62,21 @@ class _AsyncioSession:
         await self._call(transaction.commit())
 
 
+async def _nothing_to_reset(connection: Any) -> None:
+    """A resolution leaves no session state behind, so giving a connection back needs no round trip."""
+
+
+async def _give_back(pool: Any, session: _AsyncioSession) -> None:
+    """Give a connection back, or cut it. What has happened on it stays as it is, whatever becomes of the connection."""
+    raw = session.raw
+    try:
+        if session.broken or raw.is_in_transaction():
+            raw.terminate()
+        await pool.release(raw)
+    except Exception:
+        logger.debug("a connection was lost when it was given back", exc_info=True)
+
+
 @attrs.define(eq=False)
 class AsyncioPool:
     """A pool on the running asyncio loop, opened at the first use.
@@ -90,9 +108,7 @@ class AsyncioPool:
         try:
             return await resolve_alone(session, self.registry, resolution)
         finally:
-            if session.broken:
-                raw.terminate()
-            await pool.release(raw)
+            await _give_back(pool, session)
 
     async def _opened(self) -> Any:
         async with self._opening:
@@ -115,6 +131,7 @@ class AsyncioPool:
                 server_settings=parameters,
                 statement_cache_size=0 if settings.pooler else 200,
                 max_cached_statement_lifetime=0,
+                reset=_nothing_to_reset,
             )
         except Exception as error:
             raise connect_failure(error) from error

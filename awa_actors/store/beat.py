@@ -90,7 +90,7 @@ class Beat:
                     )
                 alive = await connection.fetchval(BEAT, self.instance)
         except Exception as error:  # whatever is wrong with the database, the next beat tries again
-            logger.warning("a beat was not stored: %s", error or type(error).__name__)
+            logger.warning("a beat was not stored: %s", str(error) or type(error).__name__)
             if connection is not None:
                 connection.terminate()
             return None

@@ -36,5 +36,5 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, ValueError):
         return ValidationError(f"the database cannot store this value: {error}")
     if isinstance(error, CONNECTION_ERRORS):
-        return TransientStoreError(f"the connection to the database was lost: {error or type(error).__name__}")
+        return TransientStoreError(f"the connection to the database was lost: {str(error) or type(error).__name__}")
     return error

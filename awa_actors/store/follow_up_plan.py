@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import inspect
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -185,13 +185,14 @@ def plan_one(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> PlannedJo
 
 def _new_job(spec: FollowUpSpec, event: Event[Any], depth: int) -> NewJob:
     made, origin = spec.closure(event), event.job.id
-    if attrs.has(type(made)) and not isinstance(made, Enqueue | _Rendered):
+    cls = type(made)
+    if cls not in _NO_ARGS:
         # The usual case, args and no options: what the general way below would encode is known beforehand.
-        declared, text = codec.args_type(type(made)), codec.encode(made)
+        declared, text = codec.args_type(cls), codec.encode(made)
         options = f'{{"metadata":{{"{DEPTH_KEY}":{depth},"{ORIGIN_KEY}":{origin}}}}}'
         return NewJob(declared.kind, declared.queue, text, DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, options)
     reserved = {DEPTH_KEY: depth, ORIGIN_KEY: origin}
-    if inspect.iscoroutine(made):
+    if isinstance(made, types.CoroutineType):
         made.close()
         raise FollowUpError("the closure is async: make it a plain function that returns job args")
     if isinstance(made, _Rendered):
@@ -246,6 +247,10 @@ class _Rendered:
         stand_in = _class_of(declared.enqueue, declared.queue)
         job = admit(stand_in(), opts, reserved=reserved, on_conflict=OnConflict.RETURN_EXISTING)
         return attrs.evolve(job, args=text)
+
+
+_NO_ARGS = frozenset({Enqueue, _Rendered, type(None), types.CoroutineType})
+"""What a closure may return (or return by mistake) that is not plain job args."""
 
 
 @functools.cache

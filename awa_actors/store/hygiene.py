@@ -6,6 +6,8 @@ import attrs
 
 from awa_actors.store.pool import Session
 
+PARKED = "parked"
+"""Not a ring: the plain table of ready rows of paused queues, listed with its size beside the slots."""
 SLOTS = {"segments": 8, "ready": 8, "leases": 4}
 
 RINGS = """
@@ -20,6 +22,7 @@ SELECT r.ring, s.slot, pg_catalog.pg_relation_size(('awa_queue.' || r.tables || 
            WHERE t.ring = r.ring AND t.slot = s.slot ORDER BY t.generation DESC LIMIT 1))::float8 AS sealed_for
 FROM (VALUES ('segments', 'bodies', 8), ('ready', 'ready', 8), ('leases', 'leases', 4)) AS r (ring, tables, slots)
 CROSS JOIN LATERAL generate_series(0, r.slots - 1) AS s (slot)
+UNION ALL SELECT 'parked', 0, pg_catalog.pg_relation_size('awa_queue.parked_ready'::regclass), NULL
 """
 TURN = "SELECT awa_queue.turn($1, $2)"
 TRUNCATE_SLOT = "SELECT outcome, blocker FROM awa_queue.truncate_slot($1, $2, make_interval(secs => $3))"

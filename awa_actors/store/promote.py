@@ -8,13 +8,16 @@ import attrs
 
 from awa_actors.store.pool import Session
 
+# The mark says until when a promoter sleeps at most: a job deferred to an earlier time notifies `awa:due`. It is renewed by the
+# same statement that looks, and outlasts the next look, so that no job falls between the two.
 PROMOTE = """
+WITH marked AS (
+    INSERT INTO awa.sleepers AS s (name, until)
+    SELECT 'awa:due', clock_timestamp() + make_interval(secs => $2::float8) WHERE $2::float8 IS NOT NULL
+    ON CONFLICT (name) DO UPDATE SET until = excluded.until
+)
 SELECT moved, failed, next_due, extract(epoch FROM next_due - clock_timestamp())::float8 AS due_in
 FROM awa_queue.promote($1)
-"""
-SLEEP_UNTIL_DUE = """
-INSERT INTO awa.sleepers AS s (name, until) VALUES ('awa:due', clock_timestamp() + make_interval(secs => $1))
-ON CONFLICT (name) DO UPDATE SET until = excluded.until
 """
 
 
@@ -28,17 +31,16 @@ class Promoted:
     due_in: float | None
 
 
-async def promote(session: Session, rows: int) -> Promoted:
+async def promote(session: Session, rows: int, sleeps: float | None = None) -> Promoted:
     """Move up to `rows` due jobs to the ready rows.
 
-    Shape: deferred rows that are due,
-    skipping locked ones -> bodies and ready rows. One that cannot be moved is recorded
+    Args:
+        session: outside a transaction.
+        rows: most jobs to move.
+        sleeps: seconds the caller may sleep afterwards unless it is notified; None: it does not listen.
+
+    Shape: deferred rows that are due, skipping locked ones -> bodies and ready rows. One that cannot be moved is recorded
     as failed.
     """
-    row = await session.fetchrow(PROMOTE, rows)
+    row = await session.fetchrow(PROMOTE, rows, sleeps)
     return Promoted(row["moved"], row["failed"], row["next_due"], row["due_in"])
-
-
-async def sleep_until_due(session: Session, seconds: float) -> None:
-    """Say that the promoter looks again in `seconds`: a job deferred to an earlier time notifies `awa:due`."""
-    await session.execute(SLEEP_UNTIL_DUE, seconds)

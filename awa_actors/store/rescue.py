@@ -12,6 +12,12 @@ from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
 
 BURY = "SELECT awa.bury_instances()"
+# Each part isolates its own rows; one statement for all keeps an idle leader quiet.
+SWEEP = """
+SELECT r FROM awa_queue.rescue_stale($1, $2) r
+UNION ALL SELECT r FROM awa_queue.rescue_deadlines($1, $3, $2) r
+UNION ALL SELECT r FROM awa_queue.rescue_callbacks($1, $2) r
+"""
 RESCUE_STALE = "SELECT r FROM awa_queue.rescue_stale($1, $2) r"
 RESCUE_CALLBACKS = "SELECT r FROM awa_queue.rescue_callbacks($1, $2) r"
 RESCUE_DEADLINES = "SELECT r FROM awa_queue.rescue_deadlines($1, $2, $3) r"
@@ -55,3 +61,8 @@ async def rescue_callbacks(session: Session, rows: int, bound: int) -> list[Resc
     has ended are deleted.
     """
     return _rescued(await session.fetch(RESCUE_CALLBACKS, rows, bound))
+
+
+async def sweep(session: Session, rows: int, bound: int, margin: float) -> list[RescuedJob]:
+    """All three rescues, up to `rows` of each, in one transaction."""
+    return _rescued(await session.fetch(SWEEP, rows, bound, margin))

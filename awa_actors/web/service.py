@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import orjson
 
+from awa_actors.bridge.statements import translated
 from awa_actors.core.callbacks import check_callback_id
 from awa_actors.errors import (
     AwaError,
@@ -249,7 +250,21 @@ def _done(resolved: Resolved) -> Reply:
     return Reply(200, {"id": resolved.job.id, "state": resolved.job.state.value})
 
 
-def _failed(error: Exception, request: CallbackRequest) -> Reply:
+_CONNECTION_ERRORS = frozenset({"InterfaceError", "OperationalError"})
+"""What PEP 249 calls the errors of a connection, whichever driver raises them."""
+
+
+def _ours(error: Exception) -> Exception:
+    """An error of our tree for what a resolve function of somebody's own let through from its driver."""
+    if isinstance(error, AwaError | Refused):
+        return error
+    lost = isinstance(error, OSError) or any(cls.__name__ in _CONNECTION_ERRORS for cls in type(error).__mro__)
+    made = translated(error, lost=lost)
+    return made if isinstance(made, TransientStoreError) else error
+
+
+def _failed(raised: Exception, request: CallbackRequest) -> Reply:
+    error = _ours(raised)
     match error:
         case Refused():
             return error.reply

@@ -48,8 +48,8 @@ class Conductor:
                 self._step(*move)
                 self.state = move[2]
                 self._compare()
-            except AssertionError as error:
-                told = Violation("refinement", str(error), start, self.script)
+            except Exception as error:
+                told = Violation("refinement", f"{type(error).__name__}: {error}", start, self.script)
                 raise AssertionError(f"the store and the machine differ\n{told}") from error
 
     def _choose(self) -> Move:

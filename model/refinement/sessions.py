@@ -60,10 +60,11 @@ class Session:
             try:
                 self._running.exception(GLANCE)
             except NotYet:
+                # Not what it says it waits for: that is a moment old, and who was let go an instant ago still says it.
                 row = self.observer.execute(
-                    "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [self._connection.info.backend_pid]
+                    "SELECT pg_blocking_pids(%s)", [self._connection.info.backend_pid]
                 ).fetchone()
-                if row is not None and row[0] == "Lock" and not self._running.done():
+                if row is not None and row[0] and not self._running.done():
                     return False
             else:
                 return True

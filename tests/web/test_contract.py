@@ -202,5 +202,5 @@ def test_a_read_only_database_is_told_from_a_lost_callback(ingress: Ingress) -> 
         ingress.database.execute(others)
     deadline = time.monotonic() + 10
     while (reply := ingress.send(job.callback_id, "complete")).status_code != 200:
-        assert reply.status_code == 503
+        assert reply.status_code == 503, reply.text
         assert time.monotonic() < deadline

@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 import attrs
+import psycopg
 import pytest
 
 from awa_actors.errors import (
@@ -159,6 +160,10 @@ def test_a_body_over_the_limit_is_refused() -> None:
         (StoreError("secret detail"), 500, None),
         (UsageError("the client is closed"), 500, None),
         (RuntimeError("secret detail"), 500, None),
+        (ConnectionResetError("secret detail"), 503, "1"),
+        (psycopg.OperationalError("secret detail"), 503, "1"),
+        (psycopg.errors.ReadOnlySqlTransaction("secret detail"), 503, "1"),
+        (psycopg.errors.UndefinedTable("secret detail"), 500, None),
     ],
 )
 def test_every_failure_has_an_answer_that_gives_nothing_away(

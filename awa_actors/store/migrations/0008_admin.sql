@@ -112,18 +112,21 @@ DECLARE
     v_from awa.job_state;
     v_holder bigint;
 BEGIN
-    DELETE FROM awa_queue.terminal t WHERE t.job_id = p_job RETURNING t.* INTO j;
-    IF NOT FOUND THEN
+    FOR i IN 1..2 LOOP
+        DELETE FROM awa_queue.terminal t WHERE t.job_id = p_job RETURNING t.* INTO j;
+        EXIT WHEN FOUND;
         DELETE FROM awa_queue.dlq_entries d WHERE d.job_id = p_job RETURNING d.* INTO v_dead;
         IF FOUND THEN
             SELECT * INTO j FROM jsonb_populate_record(NULL::awa_queue.deferred_jobs, to_jsonb(v_dead));
-        ELSE
-            SELECT * INTO v FROM awa_queue.pull(p_job, false);
-            IF v.came_from IS NULL THEN
-                RETURN NULL;
-            END IF;
-            j := v.job;
+            EXIT;
         END IF;
+        SELECT * INTO v FROM awa_queue.pull(p_job, false);
+        j := v.job;
+        -- Not alive: it may have ended while pull waited for whoever ended it, so look at what has ended once more.
+        EXIT WHEN v.came_from IS NOT NULL;
+    END LOOP;
+    IF j.job_id IS NULL THEN
+        RETURN NULL;
     END IF;
     v_from := j.state;
     IF j.unique_key IS NOT NULL AND get_bit(j.unique_states, awa.state_bit(v_from)) = 0 AND get_bit(j.unique_states, 1) = 1 THEN
