@@ -9,6 +9,7 @@ import attrs
 
 from awa_actors.core.text import storable
 from awa_actors.core.validation import aware_datetime, check_queue
+from awa_actors.dead_letter_admin import DeadLetterAdmin
 from awa_actors.errors import JobNotFound, UsageError
 from awa_actors.follow_up_admin import FollowUpAdmin
 from awa_actors.jobs import InsertedJob, JobRow, JobState
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 @attrs.frozen(eq=False)
 class Admin(FollowUpAdmin):
     """Operator actions; each is one transaction. Reached as ``client.admin``."""
+
+    @property
+    def dead_letters(self) -> DeadLetterAdmin:
+        """What there is to do with jobs that failed for good and are kept apart."""
+        return DeadLetterAdmin(self._pool)
 
     async def job(self, job_id: int) -> JobRow:
         """One job, wherever it is.

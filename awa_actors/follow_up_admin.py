@@ -171,6 +171,26 @@ class FollowUpAdmin:
             raise NotFound(f"the outbox has no spec {spec!r} of kind {kind!r}")
         return dropped
 
+    async def follow_up_drift(self) -> list[str]:
+        """Where live processes disagree about follow-ups in code, in words; empty when all agree."""
+        from awa_actors.core.follow_up_drift import Speaker, drift
+        from awa_actors.store import instances, leadership
+
+        async with self._pool.acquire() as session:
+            live = [one for one in await instances.instances(session) if one.alive]
+            lease = await leadership.look(session)
+        return drift(
+            [
+                Speaker(
+                    f"{one.role} {one.hostname}:{one.pid}",
+                    one.kinds,
+                    {(outcome, kind, name) for outcome, kind, name in one.details.get("follow_ups", ())},
+                    lease is not None and lease.holder == one.id,
+                )
+                for one in live
+            ]
+        )
+
     async def declared_follow_ups(self) -> list[DeclaredFollowUp]:
         """Follow-ups that are declared as data, of all applications."""
         from awa_actors.store import outbox

@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import orjson
 
 from awa_actors.jobs import CallbackToken
+
+if TYPE_CHECKING:
+    from awa_actors.client import Client
 
 A_co = TypeVar("A_co", covariant=True)
 
@@ -175,9 +178,10 @@ class Job(Generic[A_co]):
         return int(self._extra("rescues") or 0)
 
     @property
-    def client(self) -> Any:
-        """The client that runs this attempt (an :class:`awa_actors.Client`)."""
-        return self._control.client
+    def client(self) -> Client:
+        """The client that runs this attempt."""
+        client: Client = self._control.client
+        return client
 
     def set_progress(self, percent: float, message: str | None = None) -> None:
         """Note progress, 0 to 100 (clamped); stored with the attempt's end or by :meth:`flush_progress`.

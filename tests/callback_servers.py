@@ -200,7 +200,8 @@ def served(flavour: str, url: str) -> Iterator[str]:
         assert process.poll() is None, process.communicate()[1]
     finally:
         process.kill()
-        process.communicate()
+        # What it logged, for whoever looks at a failure.
+        print(process.communicate()[1], file=sys.stderr)
 
 
 if __name__ == "__main__":

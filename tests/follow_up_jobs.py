@@ -5,7 +5,6 @@ import uuid
 from typing import Any, ClassVar
 
 import attrs
-
 from small_load import new_instance, take
 
 import awa_actors as awa
@@ -42,8 +41,8 @@ class Notice:
 def row(**fields: Any) -> JobRow:
     """A job as stored; give what matters."""
     known: dict[str, Any] = {
-        "id": 7, "kind": "signup", "queue": "signup", "args": {"user_id": 1}, "state": JobState.COMPLETED, "priority": 2,
-        "attempt": 1, "run_lease": 1, "max_attempts": 25, "run_at": NOW, "created_at": NOW,
+        "id": 7, "kind": "signup", "queue": "signup", "args": {"user_id": 1}, "state": JobState.COMPLETED,
+        "priority": 2, "attempt": 1, "run_lease": 1, "max_attempts": 25, "run_at": NOW, "created_at": NOW,
     }  # fmt: skip
     return JobRow(**(known | fields))
 
@@ -58,12 +57,14 @@ async def enqueued(client: awa.Client, kind: str = "send_welcome") -> list[JobRo
     return sorted(await client.admin.jobs(kind=kind), key=lambda job: job.id)
 
 
-async def strand(client: awa.Client, *jobs: Any) -> list[int]:
-    """Insert jobs and let a process claim them that is dead by now; returns their ids."""
+async def strand(client: awa.Client, *jobs: Any, is_late: bool = False) -> list[int]:
+    """Insert jobs and let a process claim them that is dead by now, or alive and past their deadlines; returns ids."""
     queue = f"stranded {uuid.uuid4()}"
-    inserted = await client.insert_many(jobs, awa.InsertOpts(queue=queue))
+    deadline = 0.001 if is_late else None
+    inserted = await client.insert_many(jobs, awa.InsertOpts(queue=queue, deadline=deadline))
     async with client.pool.acquire() as session:
         instance = await new_instance(session)
         assert len(await take(session, instance, queue, len(jobs))) == len(jobs)
-        await session.execute("UPDATE awa.instances SET dead_at = clock_timestamp() WHERE id = $1", instance)
+        if not is_late:
+            await session.execute("UPDATE awa.instances SET dead_at = clock_timestamp() WHERE id = $1", instance)
     return [job.id for job in inserted]

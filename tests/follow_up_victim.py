@@ -1,4 +1,4 @@
-"""A process that kills itself at one point of a transition that has a follow-up. Run as a program, imported for its registry.
+"""A process that kills itself at one point of a transition that has a follow-up. A program, imported for its registry.
 
 ``python follow_up_victim.py URL ACT POINT``: ACT is an outcome of a worker's attempt or what an operator or the outside
 world does; POINT is where SIGKILL comes.
@@ -17,14 +17,29 @@ import awa_actors as awa
 from awa_actors.config import MaintenanceSettings
 
 POINTS = ("before the insert", "before the commit", "after the commit")
-WORKER_ACTS = ("completed", "retried", "exhausted", "cancelled", "waiting_for_callback")
+WORKER_ACTS = ("completed", "retried", "exhausted", "cancelled", "waiting_for_callback", "caller_owned")
 CALLER_ACTS = ("cancel", "complete_external", "fail_external", "retry_external")
-OUTCOME_OF = {"cancel": "cancelled", "complete_external": "completed", "fail_external": "exhausted", "retry_external": "retried"}
+OUTCOME_OF = {
+    "cancel": "cancelled",
+    "complete_external": "completed",
+    "fail_external": "exhausted",
+    "retry_external": "retried",
+}
+
+
+async def completes(job: awa.Job[Signup]) -> awa.FinalizationReceipt:
+    """A handler whose own transaction completes the job and enqueues what follows."""
+    async with job.client.transaction() as tx:
+        await tx.insert(Notice("caller_owned"))
+        return await tx.complete(job)
 
 
 def registry_for(act: str) -> awa.Registry:
     """A handler that ends as asked for, and a notice that follows."""
     registry = awa.Registry("victim")
+    if act == "caller_owned":
+        registry.worker(Signup, completion=awa.Completion.CALLER_OWNED)(completes)
+        return registry
 
     @registry.worker(Signup)
     async def sign_up(job: awa.Job[Signup]) -> awa.Verdict:
@@ -57,7 +72,6 @@ def die() -> None:
 
 def arm(point: str) -> None:
     """Make the point deadly: in the first transaction that inserts, and only there."""
-    from awa_actors.store import callbacks, follow_ups
     from awa_actors.store.pool import Session
 
     execute, fetchrow = Session.execute, Session.fetchrow
@@ -81,8 +95,6 @@ def arm(point: str) -> None:
 
     Session.execute = deadly_execute  # type: ignore[method-assign]  # the point of this program
     Session.fetchrow = deadly_fetchrow  # type: ignore[method-assign]
-    assert follow_ups
-    assert callbacks
 
 
 async def act_on(client: awa.Client, act: str, point: str) -> None:

@@ -1,7 +1,7 @@
 """The follow-up dispatcher: owns the closures, returns values, and touches nobody's connection.
 
 Senders that hold a transaction ask it for jobs and insert them there themselves. Rescues tell it what is already
-durable; those follow-ups are inserted best effort, or come from the outbox, in tasks and on connections of its own.
+durable; those follow-ups are inserted best effort, or come from the outbox, in a task and on a connection of its own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from awa_actors.store.rescue import RescuedJob
 
 MAILBOX = 64
 """Batches of questions; a sender waits for its answer anyway, so a deep queue would only hide a stuck dispatcher."""
-RESCUES_WAITING = 16
-"""Batches of rescues whose closures have not run yet; user code is never waited for beyond this."""
+RESCUES_WAITING = 10_000
+"""Rescues whose closures have not run yet; user code is never waited for beyond this."""
 RESCUE_TAIL = 1.0
 """Seconds the dispatcher gets, after everything else has ended, for rescues that are already committed."""
 OUTBOX_ROWS = 256
@@ -44,9 +44,9 @@ class FollowUps:
 
     Args:
         specs: what it evaluates; it alone refreshes what is declared in the database.
-        pool: opens its two connections, for rescues and for the outbox.
+        pool: opens its one connection, for what follows from rescues.
         observers: told of rescues.
-        name: of its connections.
+        name: of the role it works for.
     """
 
     specs: Specs
@@ -57,20 +57,29 @@ class FollowUps:
     health: LaneHealth = attrs.field(factory=LaneHealth, init=False)
     _send: trio.MemorySendChannel[FollowUpMessage] = attrs.field(init=False)
     _receive: trio.MemoryReceiveChannel[FollowUpMessage] = attrs.field(init=False)
-    _outbox: Lane = attrs.field(init=False)
+    _step: FollowUpStep = attrs.field(init=False)
+    _lane: Lane = attrs.field(init=False)
     _ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Open the mailbox."""
         self._send, self._receive = trio.open_memory_channel[FollowUpMessage](MAILBOX)
         self.rescued = RescuedFollowUps(self.specs)
-        step = FollowUpStep(self.rescued, OUTBOX_INTERVAL)
-        self._outbox = Lane(step, self.pool, OUTBOX_ROWS, False, 1, self.health)
+        self._step = FollowUpStep(self.rescued, OUTBOX_INTERVAL)
+        self._lane = Lane(self._step, self.pool, OUTBOX_ROWS, False, 1, self.health, self.name)
 
     @property
     def dropped(self) -> int:
         """Follow-ups of rescues that are lost: no room, no database, or a closure that failed."""
         return self.rescued.dropped
+
+    def describe(self) -> dict[str, Any]:
+        """What the instance row publishes of them: `doctor` compares processes by it."""
+        return {
+            "follow_ups": self.specs.names(),
+            "follow_ups_dropped": self.dropped,
+            "outbox": self.health.describe(OUTBOX_INTERVAL),
+        }
 
     async def ask(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
         """Which jobs follow from these transitions; the caller inserts them in its own transaction.
@@ -102,26 +111,26 @@ class FollowUps:
         """
         async with self.pool.acquire() as session:
             await self.rescued.publish(session)
-        rescues_in, rescues_out = trio.open_memory_channel[RescueCommitted](RESCUES_WAITING)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._deliver, rescues_out, name="rescued follow-ups")
-            nursery.start_soon(self._outbox.run, name="follow-up outbox")
-            task_status.started()
-            with rescues_in:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._lane.run, name="follow-ups of rescues")
+                task_status.started()
                 try:
                     async for message in self._receive:
-                        self._take(message, rescues_in)
+                        self._take(message)
                 finally:
                     self._ended = True
                     while self._receive.statistics().current_buffer_used:
-                        self._take(self._receive.receive_nowait(), rescues_in)
+                        self._take(self._receive.receive_nowait())
+        finally:
+            await self._tail()
 
-    def _take(self, message: FollowUpMessage, rescues: trio.MemorySendChannel[RescueCommitted]) -> None:
+    def _take(self, message: FollowUpMessage) -> None:
         match message:
             case PlanFollowUps():
                 message.reply.put(self._plan(message.events))
             case RescueCommitted():
-                self._forward(rescues, message)
+                self._forward(message.rescued)
             case _:
                 assert_never(message)
 
@@ -136,16 +145,18 @@ class FollowUps:
             answers.append(plan_each(specs, event, depth))
         return answers
 
-    def _forward(self, rescues: trio.MemorySendChannel[RescueCommitted], message: RescueCommitted) -> None:
-        for one in message.rescued:
+    def _forward(self, rescued: Sequence[RescuedJob]) -> None:
+        for one in rescued:
             if self.observers.wants(one.job.kind):
                 self._observe(one)
-        if any(self.specs.any_of(one.job.kind, "rescued") for one in message.rescued):
-            self._outbox.wake()
-            try:
-                rescues.send_nowait(message)
-            except trio.WouldBlock:
-                self._lost(message.rescued)
+        if not any(self.specs.any_of(one.job.kind, "rescued") for one in rescued):
+            return
+        followed = [one for one in rescued if self.rescued.best_effort(one.job.kind)]
+        if len(self._step.told) + len(followed) > RESCUES_WAITING:
+            self._lost(followed)
+        else:
+            self._step.told.extend(followed)
+        self._lane.wake()
 
     def _observe(self, one: RescuedJob) -> None:
         try:
@@ -159,20 +170,13 @@ class FollowUps:
         lost = [one.job.id for one in rescued if self.rescued.best_effort(one.job.kind)]
         if lost:
             self.rescued.dropped += len(lost)
-            logger.error("no room for the follow-ups of %d rescues; dropped for jobs %s", len(lost), lost[:50])
+            logger.error("the follow-ups of %d rescues are dropped, for jobs %s", len(lost), lost[:50])
 
-    async def _deliver(self, rescues: trio.MemoryReceiveChannel[RescueCommitted]) -> None:
-        """Deliver until cancelled; what is already told then gets RESCUE_TAIL more."""
-        async with OwnConnection(self.pool, f"{self.name} follow-ups") as connection:
-            try:
-                await self._deliver_all(connection, rescues)
-            except trio.Cancelled:
-                with trio.move_on_after(RESCUE_TAIL, shield=True):
-                    await self._deliver_all(connection, rescues)
-                raise
-
-    async def _deliver_all(
-        self, connection: OwnConnection, rescues: trio.MemoryReceiveChannel[RescueCommitted]
-    ) -> None:
-        async for message in rescues:
-            await self.rescued.deliver(connection.session, message.rescued)
+    async def _tail(self) -> None:
+        """Deliver what was told and is durable, within RESCUE_TAIL."""
+        if not self._step.told:
+            return
+        with trio.move_on_after(RESCUE_TAIL, shield=True):
+            async with OwnConnection(self.pool, f"{self.name} follow-ups") as connection:
+                await self._step.deliver_told(connection.session)
+        self._lost(self._step.told)

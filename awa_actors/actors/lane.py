@@ -90,6 +90,7 @@ class Lane:
         vital: without it nothing moves; after `failures_allowed` failures in a row the term is given up.
         failures_allowed: see `vital`.
         health: outlives the term.
+        role: whose lane this is, for the name of its connection.
     """
 
     step: Step
@@ -98,6 +99,7 @@ class Lane:
     vital: bool
     failures_allowed: int
     health: LaneHealth
+    role: str = "maintenance"
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def wake(self) -> None:
@@ -112,7 +114,7 @@ class Lane:
 
         Cancellation: a pass is one transaction per statement; cancelled between them nothing has half happened.
         """
-        async with OwnConnection(self.pool, f"maintenance {self.step.name}") as connection:
+        async with OwnConnection(self.pool, f"{self.role} {self.step.name}") as connection:
             while True:
                 self._wake = trio.Event()
                 await self._rest(await self._pass(connection))

@@ -122,7 +122,7 @@ class Maintenance:
         details = {
             "leader": self.is_leader,
             "term": self.term,
-            "follow_ups_dropped": self.follow_ups.dropped,
+            **self.follow_ups.describe(),
             "observed_events_dropped": self.observers.dropped,
         }
         return lanes, details

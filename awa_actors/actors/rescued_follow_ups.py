@@ -32,6 +32,8 @@ OUTBOX_INTERVAL = 2.0
 """Seconds between looks at the outbox; a rescue of this process wakes it at once."""
 LEASE_MARGIN = 20.0
 """Seconds on top of CLOSURE_LIMIT until another process may try rows that this one took and never finished."""
+TOLD_BATCH = 512
+"""Committed rescues whose closures are evaluated together."""
 PARK_AFTER = 5
 """Tries after which a row is parked among the recorded failures."""
 RETRY_FIRST, RETRY_MOST = 1.0, 300.0
@@ -172,7 +174,7 @@ class FollowUpStep:
     Args:
         rescued: evaluates.
         interval: seconds between passes.
-        told: best-effort rescues to deliver first, for a tick, which has no dispatcher.
+        told: committed rescues whose best-effort follow-ups are delivered first.
     """
 
     rescued: RescuedFollowUps
@@ -183,9 +185,7 @@ class FollowUpStep:
     async def run(self, session: Session, rows: int) -> StepReport:
         """Take due rows of each spec, evaluate, and enqueue or put off."""
         await self.rescued.refresh(session)
-        if self.told:
-            await self.rescued.deliver(partial(_same, session), self.told)
-            self.told.clear()
+        await self.deliver_told(partial(_same, session))
         done, more, hanging = 0, False, []
         specs = {(spec.kind, spec.name): spec for spec in self.rescued.specs.outbox()}
         due = await outbox.waiting(session, [name for _, name in specs]) if specs else set()
@@ -199,6 +199,16 @@ class FollowUpStep:
             more = more or took > 0
         blocked = f"closures that have not come back: {', '.join(hanging)}" if hanging else None
         return StepReport(done, more, blocked=blocked)
+
+    async def deliver_told(self, session: Callable[[], Awaitable[Session]]) -> None:
+        """Deliver what was told, a bounded batch at a time.
+
+        Cancellation: the batch under way is lost, which is what best effort means; the rest is still told.
+        """
+        while self.told:
+            batch = self.told[:TOLD_BATCH]
+            del self.told[:TOLD_BATCH]
+            await self.rescued.deliver(session, batch)
 
     async def _drain(self, session: Session, spec: FollowUpSpec, rows: int) -> int:
         lease = self.rescued.closure_limit + LEASE_MARGIN

@@ -136,6 +136,7 @@ class WorkerActor:
         boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
         listener, liveness = Listener(self.pool, "worker"), self._liveness()
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
+        liveness.describe = lambda: ({}, follow_ups.describe())
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
         recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import os
 import signal
 import time
 
@@ -65,6 +63,7 @@ class _Show:
     took: dict[str, float] = attrs.field(factory=dict)
     problem: str | None = None
     log: str = ""
+    kill_at: float | None = None
     killed: bool = False
 
     @property
@@ -128,7 +127,7 @@ async def _play(url: str, spectators: View, show: _Show) -> None:
                 spectators.say("starting one maintenance process and two workers")
                 await _until_up(client, processes)
                 show.took["processes"], began = time.monotonic() - began, time.monotonic()
-                await _enqueue(client, spectators, show)
+                await _enqueue(client, processes, spectators, show)
                 while not show.finished:
                     await _look(client, processes, spectators, show)
                     await trio.sleep(LOOK_EVERY)
@@ -155,37 +154,45 @@ def _check_alive(processes: Processes, allowed: int) -> None:
         raise Failure(f"{' and '.join(ended)} ended unasked")
 
 
-async def _enqueue(client: Client, spectators: View, show: _Show) -> None:
+async def _enqueue(client: Client, processes: Processes, spectators: View, show: _Show) -> None:
     spectators.say(f"enqueuing {len(STEPS)} jobs")
+    workers = await _workers(client, processes)
     for step in STEPS:
         job = await client.insert(step.args, step.opts)
-        show.tracks[job.id] = Track(step, await client.admin.job(job.id))
+        track = show.tracks[job.id] = Track(step, await client.admin.job(job.id))
+        spectators.moved(track, track.began(workers))
         if step.twice:
             again = await client.insert(step.args, step.opts)
             if again.inserted or again.id != job.id:
                 raise Failure(f"the unique job {job.id} was inserted again as {again.id}")
-            show.tracks[job.id].story.append(f"again: still job {again.id}")
+            track.story.append(f"again: still job {again.id}")
 
 
 async def _look(client: Client, processes: Processes, spectators: View, show: _Show) -> None:
     """Take in how things stand, tell it, and kill the worker of the long job when it is in the middle of it."""
     _check_alive(processes, allowed=int(show.killed))
-    pids = {one.id: one.pid for one in await client.admin.instances()}
-    workers = {instance: processes.name_of(pid) for instance, pid in pids.items()}
+    workers = await _workers(client, processes)
     for row in reversed(await client.admin.jobs(limit=1000)):
-        track = show.tracks.setdefault(row.id, Track(None, row))
+        if row.id not in show.tracks:
+            track = show.tracks[row.id] = Track(None, row)
+            spectators.moved(track, track.began(workers))
+        track = show.tracks[row.id]
         if (happened := track.saw(row, workers)) is not None:
             spectators.moved(track, happened)
         if track.step is not None and track.step.kill and row.state is JobState.RUNNING and not show.killed:
-            await trio.sleep(KILL_AFTER)
-            await _kill(pids[row.instance or ""], processes, spectators, track.step)
-            show.killed = True
+            show.kill_at = show.kill_at or trio.current_time() + KILL_AFTER
+            if trio.current_time() >= show.kill_at:
+                await _kill(workers[row.instance or ""], processes, spectators, track.step)
+                show.killed = True
     spectators.draw(list(show.tracks.values()))
 
 
-async def _kill(pid: int, processes: Processes, spectators: View, step: Step) -> None:
-    name = processes.name_of(pid)
+async def _workers(client: Client, processes: Processes) -> dict[str, str]:
+    """Name the processes by the instances that they have registered."""
+    return {one.id: processes.name_of(one.pid) for one in await client.admin.instances()}
+
+
+async def _kill(name: str, processes: Processes, spectators: View, step: Step) -> None:
     spectators.say(f"killing {name} (SIGKILL) in the middle of {type(step.args).__name__}")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    processes.running[name].kill()
     await processes.running[name].wait()

@@ -41,7 +41,7 @@ STEPS = (
     Step("runs at once, its follow-up commits with it", app.Greeting("Ada"), follow_ups=1),
     Step("runs in two seconds", app.Reminder("tea"), InsertOpts(run_at=dt.timedelta(seconds=2))),
     Step(
-        "fails twice, third attempt works",
+        "fails twice, then works",
         app.FlakyMail("ada@example.org"),
         proof=lambda job: job.attempt == 3,
         follow_ups=2,
@@ -97,27 +97,39 @@ class Track:
             return self.row.state is JobState.COMPLETED
         return self.row.state is self.step.ends and self.step.proof(self.row)
 
+    def began(self, workers: Mapping[str, str]) -> str:
+        """Note the first state that is known of it; returns it in words."""
+        self.story.append(_state(self.row, workers))
+        return self.story[0]
+
     def saw(self, row: JobRow, workers: Mapping[str, str]) -> str | None:
         """Take in a newer row; returns what has happened since, if anything has."""
         before, self.row = self.row, row
-        same = (before.state, before.instance, before.rescues, before.snoozes, before.attempt) == (
-            row.state, row.instance, row.rescues, row.snoozes, row.attempt
-        )  # fmt: skip
-        if same and self.story:
+        if _marks(before) == _marks(row):
             return None
-        happened = _happened(before, row, workers)
+        missed = []
+        if row.rescues > before.rescues:
+            missed.append("rescued")
+        if row.snoozes > before.snoozes and row.state is not JobState.SCHEDULED:
+            missed.append("snoozed")
+        if row.attempt > before.attempt > 0 and before.state is JobState.RUNNING:
+            missed.append(f"attempt {before.attempt} failed")
+        happened = ", ".join([*missed, _state(row, workers)])
         self.story.append(happened)
         return happened
 
 
-def _happened(before: JobRow, row: JobRow, workers: Mapping[str, str]) -> str:
-    rescued = "rescued, " if row.rescues > before.rescues else ""
+def _marks(row: JobRow) -> tuple[object, ...]:
+    return row.state, row.instance, row.rescues, row.snoozes, row.attempt
+
+
+def _state(row: JobRow, workers: Mapping[str, str]) -> str:
     match row.state:
         case JobState.RUNNING:
-            return f"{rescued}running on {workers.get(row.instance or '', 'a worker')}"
-        case JobState.SCHEDULED:
-            return "snoozed" if row.snoozes else "scheduled"
+            return f"running on {workers.get(row.instance or '', 'a worker')}"
+        case JobState.SCHEDULED if row.snoozes:
+            return "snoozed"
         case JobState.RETRYABLE:
             return f"attempt {row.attempt} failed"
         case _:
-            return f"{rescued}{row.state.value}"
+            return str(row.state.value)

@@ -73,7 +73,7 @@ def stats(shared: Shared) -> int:
 @click.pass_obj
 def pause(shared: Shared, name: str, by: str | None, until: str | None) -> int:
     """Stop claims from a queue in every process; running jobs go on, producers notice nothing."""
-    instant = None if until is None else _instant(until)
+    instant = None if until is None else instant_of(until, "--until")
     who = by or login()
     ask(shared, lambda client: client.admin.pause_queue(name, by=who, until=instant), writable=True)
     if shared.json:
@@ -96,13 +96,14 @@ def resume(shared: Shared, name: str) -> int:
     return OK
 
 
-def _instant(text: str) -> dt.datetime:
+def instant_of(text: str, option: str) -> dt.datetime:
+    """Read an instant that an option was given."""
     try:
         instant = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"--until: {text!r} is no instant such as 2030-01-31T08:00+01:00") from None
+        raise click.UsageError(f"{option}: {text!r} is no instant such as 2030-01-31T08:00+01:00") from None
     if instant.tzinfo is None:
-        raise click.UsageError(f"--until: {text!r} says no time zone: add Z or an offset such as +01:00")
+        raise click.UsageError(f"{option}: {text!r} says no time zone: add Z or an offset such as +01:00")
     return instant
 
 

@@ -105,6 +105,15 @@ class Specs:
             spec for _, kind in sorted(keys) for spec in self.of("rescued", kind) if spec.delivery is Delivery.OUTBOX
         ]
 
+    def names(self) -> list[list[str]]:
+        """What this process has in code and does not put into the outbox: (outcome, kind, name) of each."""
+        return [
+            [outcome, kind, spec.name]
+            for (outcome, kind), specs in sorted(self.registry.follow_ups.items())
+            for spec in specs
+            if spec.delivery is Delivery.BEST_EFFORT
+        ]
+
     def set_declared(self, declared: Iterable[DeclaredFollowUp]) -> None:
         """Take over what was read from the database, but for completions that handlers own."""
         found: dict[tuple[str, str], list[FollowUpSpec]] = {}

@@ -12,8 +12,8 @@ from awa_actors.store.pool import Session
 _SESSION_LIVES = """EXISTS (
        SELECT FROM pg_catalog.pg_stat_activity a
        WHERE a.pid = l.backend_pid AND coalesce(a.backend_start = l.backend_start, true))"""
-# Take the lease when it is free: expired, given up, or its holder's session is gone from the server, where sessions mean
-# something. One statement; the conflicting row is locked, so two candidates cannot both win.
+# Take the lease when it is free: expired, given up, or its holder's session is gone from the server, where sessions
+# mean something. One statement; the conflicting row is locked, so two candidates cannot both win.
 ACQUIRE = f"""
 INSERT INTO awa.leadership AS l
     (name, holder, term, expires_at, backend_pid, backend_start, sessions_matter, acquired_at, renewed_at)

@@ -122,7 +122,7 @@ async def take(session: Session, kind: str, spec: str, *, fresh: bool, rows: int
 
 
 async def finish(session: Session, ids: Iterable[int]) -> set[int]:
-    """Delete rows in the open transaction; returns those that were still there: their jobs are the caller's to insert."""
+    """Delete rows in the open transaction; returns those that were there: their jobs are the caller's to insert."""
     return {row["id"] for row in await session.fetch(FINISH, list(ids))}
 
 

@@ -6,6 +6,7 @@ A connection whose operation was interrupted is never used again: it is cut, and
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -149,6 +150,7 @@ class Pool:
         default=attrs.Factory(lambda self: trio.Semaphore(self.settings.pool_size), takes_self=True)
     )
     _closed: bool = False
+    _process: int = attrs.field(factory=os.getpid)
 
     async def connect(self, name: str) -> Session:
         """Open a connection outside the pool's bound; the caller owns and closes it.
@@ -157,6 +159,7 @@ class Pool:
             TransientStoreError: the server cannot be reached now.
             StoreError: it refuses us (role, password, database).
         """
+        self._check_process()
         settings = self.settings
         parameters = {"application_name": f"awa_actors {name}"}
         if not settings.pooler:
@@ -190,6 +193,7 @@ class Pool:
 
         Cancellation: the connection comes back whole (rolled back) or is replaced; the pool never shrinks.
         """
+        self._check_process()
         async with self._permits:
             if self._closed:
                 raise UsageError("the client is closed; open a new one")
@@ -200,6 +204,11 @@ class Pool:
                 if session.raw.is_in_transaction():
                     await session._roll_back()
                 self._give(session)
+
+    def _check_process(self) -> None:
+        """A child shares sockets and loop with its parent: one byte sent on them would garble the parent's answers."""
+        if os.getpid() != self._process:
+            raise UsageError("this client was opened in a parent process; open one in the child, after the fork")
 
     async def _take(self) -> Session:
         while self._idle:
@@ -250,7 +259,7 @@ def connect_failure(error: Exception) -> Exception:
     for_now = isinstance(error, asyncpg.PostgresError) and error.sqlstate in TRANSIENT
     # Among these is a server that hangs up at once, as a proxy does whose own server is away.
     if for_now or isinstance(error, TimeoutError | OSError):
-        return TransientStoreError(f"cannot reach the database: {error or type(error).__name__}")
+        return TransientStoreError(f"cannot reach the database: {str(error) or type(error).__name__}")
     if isinstance(error, asyncpg.PostgresError):
         return StoreError(f"the database refused the connection: {error}")
     if isinstance(error, ValueError | asyncpg.InterfaceError):

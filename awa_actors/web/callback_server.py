@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from typing import TYPE_CHECKING, Protocol, cast
 
 import attrs
@@ -126,15 +127,17 @@ async def _start(nursery: trio.Nursery, app: Starlette, options: ServerOptions, 
         await serve(cast("Framework", app), _config(options), shutdown_trigger=draining.wait, task_status=task_status)
         nursery.cancel_scope.cancel()
 
-    try:
-        urls: list[str] = await nursery.start(listen, name="callback server")
-    except* OSError as failures:
-        raise UsageError(f"cannot listen on {options.host}:{options.port}: {_first(failures)}") from None
+    urls: list[str] = await nursery.start(listen, name="callback server")
     return urls
 
 
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+def _bound(options: ServerOptions) -> int:
+    """Take the address here: hypercorn would leave a socket open when it cannot be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        return socket.create_server((options.host, options.port), family=family, backlog=BACKLOG).detach()
+    except OSError as error:
+        raise UsageError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from None
 
 
 def _secrets() -> list[str] | None:
@@ -144,8 +147,7 @@ def _secrets() -> list[str] | None:
 
 def _config(options: ServerOptions) -> Config:
     config = Config()
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    config.bind = [f"{host}:{options.port}"]
+    config.bind = [f"fd://{_bound(options)}"]
     config.graceful_timeout = options.grace
     config.keep_alive_timeout = IDLE
     config.keep_alive_max_requests = 1_000_000

@@ -250,8 +250,8 @@ def _done(resolved: Resolved) -> Reply:
     return Reply(200, {"id": resolved.job.id, "state": resolved.job.state.value})
 
 
-_CONNECTION_ERRORS = frozenset({"InterfaceError", "OperationalError"})
-"""What PEP 249 calls the errors of a connection, whichever driver raises them."""
+_CONNECTION_ERRORS = frozenset({"InterfaceError", "InternalClientError", "OperationalError"})
+"""What PEP 249 calls the errors of a connection, and asyncpg those of one that was cut in the middle of a call."""
 
 
 def _ours(error: Exception) -> Exception:

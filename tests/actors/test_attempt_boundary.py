@@ -315,6 +315,40 @@ async def test_a_leaked_nursery_is_an_error_after_which_the_worker_drains_and_fa
         assert (await client.admin.job(late.id)).state is AVAILABLE
 
 
+LEAKING_PROGRAM = """
+import contextlib, sys, attrs, trio
+import awa_actors as awa
+
+@attrs.frozen
+class Work:
+    n: int = 0
+
+registry = awa.Registry()
+
+@registry.worker(Work)
+async def leak(job: awa.Job[Work]) -> None:
+    await contextlib.AsyncExitStack().enter_async_context(trio.open_nursery())
+
+async def main() -> None:
+    async with awa.open_client(sys.argv[1], registry=registry) as client:
+        await client.insert(Work())
+        await client.run_worker(maintenance=False)
+
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+async def test_a_process_whose_tree_of_tasks_is_damaged_ends_with_an_error(database: str) -> None:
+    command = [sys.executable, "-c", LEAKING_PROGRAM, database]
+    with trio.fail_after(3 * LIMIT):
+        ended = await trio.run_process(command, capture_stderr=True, check=False)
+    assert ended.returncode == 1
+    assert b"Nursery stack corrupted" in ended.stderr
+    async with awa.open_client(database) as client:
+        assert await ask(client, "SELECT state::text FROM awa.jobs") == "retryable"
+
+
 async def test_a_def_handler_runs_in_a_thread_and_may_raise_anything(database: str) -> None:
     registry, threads = awa.Registry(), set[int]()
 

@@ -12,7 +12,7 @@ from at_work import LIMIT, Work, ask, becomes, until, working
 from freezing_proxy import freezing_proxy
 
 import awa_actors as awa
-from awa_actors.config import QueueConfig, WorkerSettings
+from awa_actors.config import MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.core.liveness import Liveness
 from awa_actors.jobs import JobState
 from awa_actors.store.beat import Pulse
@@ -35,7 +35,8 @@ async def test_an_instance_that_was_declared_dead_goes_on_as_a_new_one(database:
         if job.args.n == 0 and len(began) == 1:
             await trio.sleep_forever()
 
-    async with working(database, registry, settings=quick(0.6), maintenance=True) as (client, worker):
+    lanes = MaintenanceSettings(rescue_interval=0.1)
+    async with working(database, registry, settings=quick(0.6), maintenance=lanes) as (client, worker):
         before = worker.instance
         lost = await client.insert(Work(0))
         await becomes(client, lost.id, RUNNING)

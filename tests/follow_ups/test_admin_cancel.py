@@ -90,5 +90,6 @@ async def test_observers_see_a_cancel_where_something_runs_on_the_client(databas
             await observed.wait()
         nursery.cancel_scope.cancel()
     (event,) = seen
-    assert (type(event), event.job.id, event.args, event.reason) == (awa.events.Cancelled, job.id, Signup(2), "why")
+    assert isinstance(event, awa.events.Cancelled)
+    assert (event.job.id, event.args, event.reason) == (job.id, Signup(2), "why")
     assert client.admin.watching == []

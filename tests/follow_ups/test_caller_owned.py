@@ -1,4 +1,4 @@
-"""A handler whose own transaction completes its job: business writes and completion commit together, whatever follows."""
+"""A handler whose own transaction completes its job: business writes and completion commit together."""
 
 import logging
 from typing import Any
@@ -167,6 +167,7 @@ async def test_an_attempt_that_was_taken_away_aborts_the_business_writes(books: 
             except awa.StaleAttempt as error:
                 raised.append(error)
                 raise
+        raise AssertionError("the transaction went through")
 
     async with working(books, charging(handler), WORKS) as (client, worker):
         job = await client.insert(Signup(7))
@@ -181,7 +182,11 @@ async def test_an_attempt_that_was_taken_away_aborts_the_business_writes(books: 
 
 @pytest.mark.parametrize(
     ("verdict", "state"),
-    [(awa.RetryAfter(3600), JobState.RETRYABLE), (awa.Snooze(3600), JobState.SCHEDULED), (awa.Cancel(), JobState.CANCELLED)],
+    [
+        (awa.RetryAfter(3600), JobState.RETRYABLE),
+        (awa.Snooze(3600), JobState.SCHEDULED),
+        (awa.Cancel(), JobState.CANCELLED),
+    ],
 )
 async def test_verdicts_other_than_success_are_the_runtimes(books: str, verdict: Any, state: JobState) -> None:
     async def handler(job: awa.Job[Signup]) -> Any:
@@ -245,15 +250,18 @@ async def test_the_look_waits_for_a_transaction_that_is_just_committing(database
             async def look() -> None:
                 answers.append((await attempt_state(two, claimed.job_id, claimed.run_lease, instance))[0])
 
-            async with trio.open_nursery() as nursery:
-                async with one.transaction():
-                    await one.execute("SELECT awa.complete_attempt($1, $2, $3)", claimed.job_id, claimed.run_lease, instance)
-                    nursery.start_soon(look)
-                    await until(lambda: _waits_for_a_lock(client))
-                    assert answers == []
+            async with trio.open_nursery() as nursery, one.transaction():
+                await one.execute(
+                    "SELECT awa.complete_attempt($1, $2, $3)", claimed.job_id, claimed.run_lease, instance
+                )
+                nursery.start_soon(look)
+                await until(lambda: _waits_for_a_lock(client))
+                assert answers == []
             assert answers == ["completed"]
             with pytest.raises(awa.StaleAttempt):
-                await one.execute("SELECT awa.complete_attempt($1, $2, $3)", claimed.job_id, claimed.run_lease, instance)
+                await one.execute(
+                    "SELECT awa.complete_attempt($1, $2, $3)", claimed.job_id, claimed.run_lease, instance
+                )
 
 
 async def _waits_for_a_lock(client: awa.Client) -> bool:

@@ -1,4 +1,4 @@
-"""A sender cancelled anywhere on its way leaves both or neither, a living dispatcher, and a connection that is whole."""
+"""A sender cancelled anywhere on its way leaves both or neither, a living dispatcher and a whole connection."""
 
 import threading
 import uuid
@@ -110,7 +110,7 @@ async def test_cancelling_a_recorder_at_any_step_leaves_both_or_neither(database
             committed += is_completed
             # The dispatcher answers, and the recorder has a connection to go on with.
             with trio.fail_after(LIMIT):
-                ((answer,),) = await sender.follow_ups.ask([completed()])
+                assert len(await sender.follow_ups.ask([completed()])) == 1
                 assert await (await sender.recorder.connection.session()).fetchval("SELECT 1") == 1
             if not scope.cancelled_caught:
                 break

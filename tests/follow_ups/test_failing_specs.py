@@ -49,7 +49,12 @@ async def test_after_three_failures_the_outcome_stands_and_the_failure_is_record
         assert len(row.errors) == 2
         assert all("shop:broken failed: LookupError: no address" in error["error"] for error in row.errors)
         (failure,) = await client.admin.follow_up_failures()
-        assert (failure.job_id, failure.kind, failure.outcome, failure.spec) == (job.id, "signup", "completed", "shop:broken")
+        assert (failure.job_id, failure.kind, failure.outcome, failure.spec) == (
+            job.id,
+            "signup",
+            "completed",
+            "shop:broken",
+        )
         assert "no address" in failure.error
         # What could be had was enqueued, once.
         assert [one.args["text"] for one in await enqueued(client, "notice")] == ["the other one"]

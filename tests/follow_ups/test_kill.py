@@ -1,7 +1,6 @@
 """The atomicity matrix with SIGKILL: an outcome is committed if and only if its follow-up is, exactly once."""
 
 import signal
-
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ pytestmark = pytest.mark.slow
 VICTIM = Path(__file__).parents[1] / "follow_up_victim.py"
 STATE = {
     "completed": JobState.COMPLETED,
+    "caller_owned": JobState.COMPLETED,
     "retried": JobState.RETRYABLE,
     "exhausted": JobState.FAILED,
     "cancelled": JobState.CANCELLED,
@@ -32,7 +32,11 @@ async def kill(url: str, act: str, point: str) -> None:
     repository = str(VICTIM.parents[1])
     with trio.fail_after(60):
         ended = await trio.run_process(
-            command, check=False, cwd=repository, capture_stderr=True, env={"PYTHONPATH": f"{repository}:{VICTIM.parent}"}
+            command,
+            check=False,
+            cwd=repository,
+            capture_stderr=True,
+            env={"PYTHONPATH": f"{repository}:{VICTIM.parent}"},
         )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
 
@@ -169,6 +173,7 @@ async def test_a_closure_that_ends_its_process_is_parked_and_rescues_never_stop(
         await leader.tick()
         assert (await leader.admin.job(more[0])).rescues == 1
     async with awa.open_client(database, registry=registry) as client:
+
         async def parked() -> bool:
             await client.tick()
             return bool(await client.admin.follow_up_failures())
@@ -186,4 +191,3 @@ def leaves_stand_in(event: awa.events.Rescued[Signup]) -> Notice:
 
 
 leaves_stand_in.__name__ = "leaves"
-

@@ -1,7 +1,7 @@
 """Every outcome of a worker's attempt commits together with what follows from it."""
 
 import datetime as dt
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import attrs
@@ -14,7 +14,7 @@ import awa_actors as awa
 from awa_actors.jobs import JobState
 from awa_actors.registry import Registry
 
-Ending = Callable[[awa.Job[Signup]], Awaitable[Any]]
+Ending = Callable[[awa.Job[Signup]], Coroutine[Any, Any, awa.Verdict]]
 
 
 async def returns(job: awa.Job[Signup]) -> None:
@@ -48,7 +48,9 @@ async def snoozes(job: awa.Job[Signup]) -> awa.Snooze:
 def following(registry: Registry, note: Callable[[awa.Event[Any]], str]) -> None:
     """Follow every outcome with a notice."""
     for outcome in ("completed", "retried", "exhausted", "cancelled", "waiting_for_callback", "rescued"):
-        getattr(registry, f"on_{outcome}_enqueue")(Signup)(lambda event: Notice(f"{type(event).__name__} {note(event)}"))
+        getattr(registry, f"on_{outcome}_enqueue")(Signup)(
+            lambda event: Notice(f"{type(event).__name__} {note(event)}")
+        )
 
 
 OPTS = awa.InsertOpts(max_attempts=2)
@@ -203,8 +205,6 @@ async def test_follow_ups_of_follow_ups_end_at_the_bound_and_say_so(database: st
         assert runs == [0, 1, 2, 3, 4], "the loop is cut without running a handler twice"
         assert "depth 4" in failure.error
         assert await client.admin.jobs(state=JobState.COMPLETED, kind="signup", limit=10)
-
-
 
 
 async def test_a_retry_that_became_a_duplicate_commits_without_follow_up(database: str) -> None:

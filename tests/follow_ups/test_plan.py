@@ -53,7 +53,8 @@ def test_every_option_reaches_the_job() -> None:
 def test_a_taken_unique_key_is_not_an_error_unless_the_options_say_so() -> None:
     registry = awa.Registry()
     raises = awa.UniqueOpts(on_conflict=awa.OnConflict.RAISE)
-    registry.on_completed_enqueue(Signup)(lambda event: awa.Enqueue(Welcome(1), awa.InsertOpts(unique=awa.UniqueOpts())))
+    mild = awa.UniqueOpts()
+    registry.on_completed_enqueue(Signup)(lambda event: awa.Enqueue(Welcome(1), awa.InsertOpts(unique=mild)))
     registry.on_completed_enqueue(Signup)(lambda event: awa.Enqueue(Welcome(2), awa.InsertOpts(unique=raises)))
     policies = [job.on_conflict for job in planned(registry).jobs]
     assert policies == [awa.OnConflict.RETURN_EXISTING, awa.OnConflict.RAISE]
@@ -75,7 +76,7 @@ def leaves(event: Any) -> Welcome:
         (lambda event: "text", "attrs or dataclass"),
         (lambda event: late(event), "async"),
         (leaves, "SystemExit"),
-        (lambda event: Welcome("\0"), "NUL"),
+        (lambda event: Notice("\0"), "NUL"),
         (lambda event: awa.Enqueue(Welcome(1), awa.InsertOpts(priority=9)), "priority"),
     ],
 )
@@ -130,7 +131,8 @@ CONTEXT: dict[str, dict[str, Any]] = {
 def test_a_recorded_event_reads_back_as_it_was(outcome: str) -> None:
     job = row(
         state=JobState.FAILED, metadata={"m": 1}, tags=("t",), errors=({"error": "e"},), unique_key=b"\x01\xff",
-        deadline=dt.timedelta(seconds=1.5), deadline_at=NOW, attempted_at=NOW, finalized_at=NOW, progress={"percent": 5},
+        deadline=dt.timedelta(seconds=1.5), deadline_at=NOW, attempted_at=NOW, finalized_at=NOW,
+        progress={"percent": 5},
     )  # fmt: skip
     event = OUTCOME_EVENTS[outcome](job=job, args=Signup(1), **CONTEXT[outcome])
     record = orjson.loads(orjson.dumps(event_record(event)))

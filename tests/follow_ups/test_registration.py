@@ -93,7 +93,7 @@ def test_a_wrong_return_is_found_although_another_annotation_cannot_be_resolved(
     def wrong(event: "Completed[Local]") -> "None": ...
 
     with pytest.raises(awa.UsageError, match="not None"):
-        awa.Registry().on_completed_enqueue(Local)(wrong)  # type: ignore[arg-type, unused-ignore]  # the point
+        awa.Registry().on_completed_enqueue(Local)(wrong)  # type: ignore[type-var]  # the point
 
 
 def any_event(event: Event[Signup]) -> Welcome | awa.Enqueue[Notice]:

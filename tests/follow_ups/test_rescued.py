@@ -14,7 +14,7 @@ from follow_up_jobs import Notice, Signup, Welcome, enqueued, strand
 import awa_actors as awa
 from awa_actors.config import MaintenanceSettings
 
-QUICK = MaintenanceSettings(rescue_interval=0.02, promote_interval=3600.0)
+QUICK = MaintenanceSettings(rescue_interval=0.02, promote_interval=3600.0, deadline_margin=0.001)
 
 
 @asynccontextmanager
@@ -49,17 +49,15 @@ async def test_a_rescue_is_followed_once(database: str, delivery: str) -> None:
         await until(lambda: enqueued(client, "notice"))
         await until(lambda: rescued(client, ids))
         notices = await enqueued(client, "notice")
-        assert sorted(one.args["text"] for one in notices) == ["1 stale_instance retryable", "2 stale_instance retryable"]
+        texts = sorted(one.args["text"] for one in notices)
+        assert texts == ["1 stale_instance retryable", "2 stale_instance retryable"]
         assert sorted(one.metadata["awa:follow_up_of"] for one in notices) == ids
         assert await ask(client, "SELECT count(*) FROM awa.rescue_outbox") == 0
 
 
 async def test_a_deadline_rescue_is_followed_too(database: str) -> None:
     async with maintaining(database, noticing("outbox")) as client:
-        (job_id,) = await strand(client, Signup(1))
-        async with client.transaction() as tx:
-            await tx.execute("UPDATE awa.instances SET dead_at = NULL, last_beat_at = 'infinity'")
-            await tx.execute("UPDATE awa_queue.leases SET deadline_at = '-infinity' WHERE job_id = $1", job_id)
+        await strand(client, Signup(1), is_late=True)
         await until(lambda: enqueued(client, "notice"))
         assert "deadline_exceeded" in (await enqueued(client, "notice"))[0].args["text"]
 
@@ -92,11 +90,14 @@ async def test_a_pool_only_leader_writes_the_outbox_and_whoever_has_the_spec_dra
         (waiting,) = await client.admin.follow_up_outbox()
         assert (waiting.kind, waiting.spec, waiting.rows) == ("signup", "shop:note", 2)
 
-        async with awa.open_client(database, registry=registry) as one, awa.open_client(database, registry=registry) as two:
-            async with trio.open_nursery() as nursery:
-                for _ in range(3):
-                    nursery.start_soon(one.tick)
-                    nursery.start_soon(two.tick)
+        async with (
+            awa.open_client(database, registry=registry) as one,
+            awa.open_client(database, registry=registry) as two,
+            trio.open_nursery() as nursery,
+        ):
+            for _ in range(3):
+                nursery.start_soon(one.tick)
+                nursery.start_soon(two.tick)
         assert sorted(job.metadata["awa:follow_up_of"] for job in await enqueued(client, "notice")) == ids
         assert await client.admin.follow_up_outbox() == []
 

@@ -63,6 +63,7 @@ async def test_every_state_is_counted_where_it_is(database: str) -> None:
         assert (bill["live"], bill["failed"], bill["queues"]) == (2, 0, ["bills"])
 
 
+@pytest.mark.slow
 async def test_counts_add_up_to_the_jobs_at_every_instant_of_a_busy_database(database: str) -> None:
     jobs = 300
     async with awa.open_client(database) as client:
@@ -90,6 +91,7 @@ async def test_counts_add_up_to_the_jobs_at_every_instant_of_a_busy_database(dat
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_counts_and_rows_of_one_snapshot_agree_while_jobs_end(database: str) -> None:
     async with awa.open_client(database) as client:
         await client.insert_many([Mail(n) for n in range(3_000)])
@@ -133,6 +135,7 @@ async def test_of_two_counts_at_once_one_is_made(database: str) -> None:
             assert await refresh_queues(other) == 1
 
 
+@pytest.mark.slow
 async def test_beyond_a_size_kinds_and_completions_are_estimated(database: str) -> None:
     async with awa.open_client(database) as client:
         jobs = 20_000

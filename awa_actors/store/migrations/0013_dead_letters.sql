@@ -1,0 +1,119 @@
+-- Dead letters, and what operators do to many jobs at once. Every bulk form isolates the row that cannot be moved.
+
+-- Why a job is a dead letter is a closed list, so that alerts and filters can rely on it.
+ALTER TABLE awa_queue.dlq_entries ADD CONSTRAINT dlq_reason_known CHECK (dlq_reason IN (
+    'max_attempts_exhausted', 'terminal_error', 'callback_timeout', 'external_fail', 'rescue_bound',
+    'wait_for_callback_contract_violation', 'manual'));
+CREATE INDEX dlq_entries_newest ON awa_queue.dlq_entries (dlq_at, job_id);
+CREATE INDEX dlq_entries_tags ON awa_queue.dlq_entries USING gin (tags);
+
+-- Run a job again that has failed for good: the same id, attempts from 0, run_lease grows on. p_dead says where it must be.
+-- Returns NULL when it is not there (any more). A unique key that a newer job holds is an error, and the row stays.
+CREATE FUNCTION awa_queue.retry_ended(p_job bigint, p_dead boolean, p_queue text, p_priority smallint, p_run_at timestamptz)
+RETURNS jsonb LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE
+    v_dead   awa_queue.dlq_entries;
+    j        awa_queue.deferred_jobs;
+    v_to     awa.job_state := CASE WHEN p_run_at > clock_timestamp() THEN 'scheduled' ELSE 'available' END;
+    v_holder bigint;
+BEGIN
+    IF p_dead THEN
+        DELETE FROM awa_queue.dlq_entries d WHERE d.job_id = p_job RETURNING d.* INTO v_dead;
+        SELECT * INTO j FROM jsonb_populate_record(NULL::awa_queue.deferred_jobs, to_jsonb(v_dead));
+    ELSE
+        DELETE FROM awa_queue.terminal t WHERE t.job_id = p_job AND t.state = 'failed' RETURNING t.* INTO j;
+    END IF;
+    IF j.job_id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF j.unique_key IS NOT NULL AND get_bit(j.unique_states, 5) = 0 AND get_bit(j.unique_states, awa.state_bit(v_to)) = 1 THEN
+        v_holder := awa_queue.take_claim(j.unique_key, j.job_id);
+        IF v_holder IS NOT NULL THEN
+            RAISE EXCEPTION 'job % holds the unique key of job %', v_holder, p_job
+                USING ERRCODE = 'unique_violation', CONSTRAINT = 'idx_awa_jobs_unique', DETAIL = v_holder::text;
+        END IF;
+    END IF;
+    IF p_queue <> j.queue THEN
+        j.queue := p_queue;
+        j.shard := 0; -- the other queue may have fewer shards, and every queue has this one
+    END IF;
+    j.state := v_to;
+    j.priority := coalesce(p_priority, j.priority);
+    j.run_at := greatest(p_run_at, clock_timestamp());
+    j.attempt := 0;
+    j.rescues := NULL;
+    j.finalized_at := NULL;
+    RETURN to_jsonb(awa_queue.land(j, 'failed')) || '{"came_from": "failed"}';
+END $$;
+
+-- Many of them, each in its own subtransaction. What is refused stays and is told, with who holds its key.
+CREATE FUNCTION awa_queue.retry_each(
+    p_jobs bigint[], p_dead boolean, p_queue text, p_priority smallint, p_run_at timestamptz, OUT retried bigint, OUT refused jsonb
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE v_job bigint; v_error text; v_detail text;
+BEGIN
+    retried := 0;
+    refused := '[]';
+    FOREACH v_job IN ARRAY p_jobs LOOP
+        BEGIN
+            IF awa_queue.retry_ended(v_job, p_dead, p_queue, p_priority, p_run_at) IS NOT NULL THEN
+                retried := retried + 1;
+            END IF;
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
+            GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
+            refused := refused || jsonb_build_object('job_id', v_job, 'reason', v_error);
+        END;
+    END LOOP;
+END $$;
+
+-- Failed jobs become dead letters by hand.
+CREATE FUNCTION awa_queue.move_failed(p_kind text, p_queue text, p_tag text, p_job bigint, p_rows integer)
+RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE v_count bigint;
+BEGIN
+    WITH picked AS MATERIALIZED (
+        SELECT t.job_id FROM awa_queue.terminal t WHERE t.state = 'failed' AND (p_kind IS NULL OR t.kind = p_kind)
+        AND (p_queue IS NULL OR t.queue = p_queue) AND (p_tag IS NULL OR t.tags @> ARRAY[p_tag])
+        AND (p_job IS NULL OR t.job_id = p_job) LIMIT p_rows FOR UPDATE SKIP LOCKED
+    ), moved AS (
+        DELETE FROM awa_queue.terminal t USING picked p WHERE t.job_id = p.job_id RETURNING t.*
+    ), buried AS (
+        INSERT INTO awa_queue.dlq_entries SELECT m.*, 'manual' FROM moved m RETURNING job_id
+    )
+    SELECT count(*) INTO v_count FROM buried;
+    RETURN v_count;
+END $$;
+
+-- Delete failed jobs for good, of one of the two places, and give back the unique keys they still hold.
+CREATE FUNCTION awa_queue.discard(p_dead boolean, p_kind text, p_queue text, p_tag text, p_rows integer)
+RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE v_count bigint;
+BEGIN
+    EXECUTE format($q$
+        WITH picked AS MATERIALIZED (
+            SELECT t.job_id FROM awa_queue.%1$I t WHERE t.state = 'failed' AND ($1 IS NULL OR t.kind = $1)
+            AND ($2 IS NULL OR t.queue = $2) AND ($3 IS NULL OR t.tags @> ARRAY[$3]) LIMIT $4 FOR UPDATE SKIP LOCKED
+        ), gone AS (
+            DELETE FROM awa_queue.%1$I t USING picked p WHERE t.job_id = p.job_id RETURNING t.job_id, t.unique_key
+        ), released AS (
+            DELETE FROM awa.job_unique_claims c USING gone g WHERE c.unique_key = g.unique_key AND c.job_id = g.job_id
+        )
+        SELECT count(*) FROM gone $q$, CASE WHEN p_dead THEN 'dlq_entries' ELSE 'terminal' END)
+    INTO v_count USING p_kind, p_queue, p_tag, p_rows;
+    RETURN v_count;
+END $$;
+
+-- Cancel jobs that wait; what has begun to run meanwhile goes on. Returns those that were cancelled, as they landed.
+CREATE FUNCTION awa_queue.cancel_waiting(p_jobs bigint[], p_reason text) RETURNS SETOF jsonb LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+DECLARE v_job bigint; v record; j awa_queue.deferred_jobs;
+BEGIN
+    FOREACH v_job IN ARRAY p_jobs LOOP
+        SELECT * INTO v FROM awa_queue.pull(v_job, false);
+        CONTINUE WHEN v.came_from IS NULL;
+        j := v.job;
+        j.state := 'cancelled';
+        j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled: ' || p_reason, j.attempt) || '{"terminal": true}');
+        RETURN NEXT to_jsonb(awa_queue.land(j, v.came_from)) || jsonb_build_object('came_from', v.came_from);
+    END LOOP;
+END $$;
