@@ -13,11 +13,12 @@ from awa_actors.admin import Admin
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
 from awa_actors.external import ExternalOutcome, ResolvesCallbacks, resolve_by_expressions
-from awa_actors.jobs import Completion, FinalizationReceipt, InsertedJob, InsertOpts, JobRow
+from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
 from awa_actors.running_job import Job
 from awa_actors.store import resolve as resolutions
+from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
 from awa_actors.store.insert import NewJob, admit, admit_many, chunks, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -79,16 +80,8 @@ class Transaction(ResolvesCallbacks):
             StaleAttempt: the attempt is no longer this process's; let it out, so that this transaction is rolled back.
             UsageError: the handler is not registered as one that completes its jobs itself.
         """
-        from awa_actors.store.caller_owned import complete_attempt
-
-        spec = job.client.registry.workers.get(job.kind)
-        if spec is None or spec.completion is not Completion.CALLER_OWNED:
-            raise UsageError(
-                f"tx.complete(job) needs @registry.worker(…, completion=awa.Completion.CALLER_OWNED) for {job.kind!r}"
-            )
-        control: Any = job._control  # the running attempt: only its runtime knows whose it is
-        await complete_attempt(self._session, control)
-        return FinalizationReceipt(job.id, job.run_lease)
+        await self._session.execute(COMPLETE_ATTEMPT, *completion(job))
+        return receipt(job)
 
     async def resolve_external(
         self, callback_id: str, payload: Any = None, default_action: str = "ignore"

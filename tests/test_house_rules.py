@@ -23,7 +23,7 @@ IGNORED = {"build", "dist", "__pycache__"}
 
 VALUES = {"jobs", "errors", "events"}
 """Modules of plain values, which every room speaks and which speak of no room."""
-DECLARATIONS = VALUES | {"codec", "config", "registry"}
+DECLARATIONS = VALUES | {"running_job", "codec", "config", "registry"}
 """What a process declares; not the client, which is made of the rooms."""
 
 MAY_IMPORT = {

@@ -1,9 +1,9 @@
 """The tasks that attempts run in: a handler that waits keeps its task, and another task takes over the rest.
 
 A handler that never waits needs no task of its own, and cannot be cancelled either, since nothing else runs meanwhile.
-So one runner takes attempts one after the other, each in its own context, until a handler waits for the first time: from
-then on that task and its cancel scope belong to that attempt alone, and a new runner goes on with the others. What users
-see is one task and one scope per attempt; what quick handlers cost is a third of that.
+So one runner takes attempts one after the other, each in its own context, until a handler waits for the first time:
+from then on that task and its cancel scope belong to that attempt alone, and a new runner goes on with the others. What
+users see is one task and one scope per attempt; what quick handlers cost is a third of that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Errand(Protocol):
         """Decide what to record for a handler that left a scope or nursery of its own open."""
 
     async def finish(self, outcome: Any) -> None:
-        """Give the permit back and tell what to record; outside the scope, where nothing of the attempt is cancelled."""
+        """Give the permit back and tell what to record; outside the scope, where the attempt is not cancelled."""
 
     def gave_up(self) -> None:
         """The runner is ending with an error of its own: the attempt goes back."""

@@ -10,9 +10,10 @@ import asyncpg
 import asyncpg.pool
 
 from awa_actors.bridge.statements import translated, wrong_connection
-from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
+from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -68,6 +69,22 @@ async def resolve(
     async with conn.transaction():
         made = resolutions.steps(resolution, registry or Registry())
         return await resolutions.run_steps_async(made, functools.partial(fetch_row, conn))
+
+
+async def complete(conn: Connection, job: Any) -> FinalizationReceipt:
+    """Complete the job whose handler this is, in the transaction of a connection; return the receipt from the handler.
+
+    Args:
+        conn: a connection, not a pool.
+        job: of a kind registered with ``completion=awa.Completion.CALLER_OWNED``.
+
+    Raises:
+        StaleAttempt: the attempt was taken away; let it out, so that this transaction is rolled back.
+        UsageError: the runtime completes jobs of this kind.
+    """
+    _check(conn, "complete")
+    await fetch_row(conn, COMPLETE_ATTEMPT, *completion(job))
+    return receipt(job)
 
 
 async def complete_external(

@@ -11,9 +11,10 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from awa_actors.bridge.statements import positional, translated
 from awa_actors.errors import UsageError
-from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
+from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 
@@ -65,6 +66,21 @@ def resolve(
     with transaction.atomic(using=using):
         made = resolutions.steps(resolution, registry or Registry())
         return resolutions.run_steps(made, functools.partial(fetch_row, connection))
+
+
+def complete(job: Any, *, using: str = DEFAULT_DB_ALIAS) -> FinalizationReceipt:
+    """Complete the job whose handler this is, in the transaction of this thread's atomic block; return the receipt from the handler.
+
+    Args:
+        job: of a kind registered with ``completion=awa.Completion.CALLER_OWNED``.
+        using: alias of the database.
+
+    Raises:
+        StaleAttempt: the attempt was taken away; let it out, so that this transaction is rolled back.
+        UsageError: the runtime completes jobs of this kind.
+    """
+    fetch_row(_connection(using), COMPLETE_ATTEMPT, *completion(job))
+    return receipt(job)
 
 
 def complete_external(

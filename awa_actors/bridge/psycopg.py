@@ -11,9 +11,10 @@ import psycopg.pq
 from psycopg.rows import tuple_row
 
 from awa_actors.bridge.statements import translated, wrong_connection
-from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
+from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 Connection = psycopg.Connection[Any] | psycopg.Cursor[Any]
@@ -83,6 +84,21 @@ def resolve(
         return resolutions.run_steps(made, functools.partial(fetch_row, given))
 
 
+def complete(conn: Connection, job: Any) -> FinalizationReceipt:
+    """Complete the job whose handler this is, in the transaction of a connection; return the receipt from the handler.
+
+    Args:
+        conn: a connection, or a cursor on it.
+        job: of a kind registered with ``completion=awa.Completion.CALLER_OWNED``.
+
+    Raises:
+        StaleAttempt: the attempt was taken away; let it out, so that this transaction is rolled back.
+        UsageError: the runtime completes jobs of this kind.
+    """
+    fetch_row(_sync(conn, "complete"), COMPLETE_ATTEMPT, *completion(job))
+    return receipt(job)
+
+
 def complete_external(
     conn: Connection, callback_id: str, payload: Any = None, *, registry: Registry | None = None
 ) -> JobRow:
@@ -124,6 +140,12 @@ async def resolve_async(
     async with given.transaction():
         made = resolutions.steps(resolution, registry or Registry())
         return await resolutions.run_steps_async(made, functools.partial(fetch_row_async, given))
+
+
+async def complete_async(conn: AsyncConnection, job: Any) -> FinalizationReceipt:
+    """Complete the job whose handler this is on an async connection, as :func:`complete` does on a sync one."""
+    await fetch_row_async(_async(conn, "complete_async"), COMPLETE_ATTEMPT, *completion(job))
+    return receipt(job)
 
 
 async def complete_external_async(

@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session, scoped_session
 
 from awa_actors.bridge.statements import named, names, translated, wrong_connection
 from awa_actors.errors import UsageError
-from awa_actors.jobs import InsertedJob, InsertOpts, JobRow
+from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
+from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -82,6 +83,21 @@ def resolve(
     with connection.begin_nested():
         made = resolutions.steps(resolution, registry or Registry())
         return resolutions.run_steps(made, functools.partial(fetch_row, connection))
+
+
+def complete(conn: Sync, job: Any) -> FinalizationReceipt:
+    """Complete the job whose handler this is, in the transaction of a session or connection; return the receipt from the handler.
+
+    Args:
+        conn: a Session, a scoped_session or a Connection on PostgreSQL.
+        job: of a kind registered with ``completion=awa.Completion.CALLER_OWNED``.
+
+    Raises:
+        StaleAttempt: the attempt was taken away; let it out, so that this transaction is rolled back.
+        UsageError: the runtime completes jobs of this kind.
+    """
+    fetch_row(_connection(conn, "complete"), COMPLETE_ATTEMPT, *completion(job))
+    return receipt(job)
 
 
 def complete_external(conn: Sync, callback_id: str, payload: Any = None, *, registry: Registry | None = None) -> JobRow:

@@ -1,22 +1,20 @@
 """The attempt boundary with a real worker: whatever a handler does, its end is recorded and the worker goes on."""
 
-import contextlib
 import contextvars
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import attrs
 import pytest
 import trio
-from at_work import LIMIT, Work, ask, becomes, until, working
+from at_work import Work, ask, becomes, until, working
 
 import awa_actors as awa
 from awa_actors.config import QueueConfig, WorkerSettings
 from awa_actors.core.liveness import Liveness
 from awa_actors.errors import TerminalError, ValidationError
-from awa_actors.jobs import CallbackToken, JobRow, JobState, WaitForCallback
+from awa_actors.jobs import JobRow, JobState, WaitForCallback
 
 AVAILABLE, CANCELLED, COMPLETED, FAILED = JobState.AVAILABLE, JobState.CANCELLED, JobState.COMPLETED, JobState.FAILED
 RETRYABLE, RUNNING, SCHEDULED = JobState.RETRYABLE, JobState.RUNNING, JobState.SCHEDULED
@@ -27,7 +25,9 @@ def error_of(row: JobRow) -> str:
     return str(row.errors[-1]["error"])
 
 
-async def outcomes(database: str, deeds: dict[str, Callable[[], Any]], states: dict[str, JobState]) -> dict[str, JobRow]:
+async def outcomes(
+    database: str, deeds: dict[str, Callable[[], Any]], states: dict[str, JobState]
+) -> dict[str, JobRow]:
     """Run one job per deed, all in one worker, until each is in its state; the worker must have survived them all."""
     registry, names = awa.Registry(), list(deeds)
 
@@ -273,183 +273,6 @@ async def test_an_interrupt_gives_the_attempt_back_and_goes_on_up(database: str,
             await client.run_worker(maintenance=False)
         row = await client.admin.job(job.id)
         assert (row.state, row.attempt, row.errors) == (AVAILABLE, 0, ())
-
-
-async def test_a_leaked_cancel_scope_is_an_error_and_the_worker_goes_on(database: str) -> None:
-    registry = awa.Registry()
-
-    @registry.worker(Work)
-    async def leak(job: awa.Job[Work]) -> None:
-        if job.args.n == 0:
-            trio.CancelScope().__enter__()
-
-    async with working(database, registry) as (client, _):
-        leaking, after = await client.insert_many([Work(0), Work(1)])
-        assert "Cancel scope stack corrupted" in error_of(await becomes(client, leaking.id, RETRYABLE))
-        await becomes(client, after.id, COMPLETED)
-        await becomes(client, (await client.insert(Work(2))).id, COMPLETED)
-
-
-async def test_a_leaked_nursery_is_an_error_after_which_the_worker_drains_and_fails(database: str) -> None:
-    registry, may_end, leaked = awa.Registry(), trio.Event(), trio.Event()
-
-    @registry.worker(Work)
-    async def leak(job: awa.Job[Work]) -> None:
-        if job.args.n == 0:
-            nursery = await contextlib.AsyncExitStack().enter_async_context(trio.open_nursery())
-            nursery.start_soon(trio.sleep_forever)
-            leaked.set()
-        else:
-            await may_end.wait()
-
-    async with awa.open_client(database, registry=registry) as client:
-        bystander, leaking = await client.insert_many([Work(1), Work(0)])
-        with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="Nursery stack corrupted"), flatten_subgroups=True):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(client.run_worker)
-                await becomes(client, leaking.id, RETRYABLE)
-                late = await client.insert(Work(2))
-                may_end.set()
-        assert "left a cancel scope or a nursery open" in error_of(await client.admin.job(leaking.id))
-        assert (await client.admin.job(bystander.id)).state is COMPLETED
-        assert (await client.admin.job(late.id)).state is AVAILABLE
-
-
-LEAKING_PROGRAM = """
-import contextlib, sys, attrs, trio
-import awa_actors as awa
-
-@attrs.frozen
-class Work:
-    n: int = 0
-
-registry = awa.Registry()
-
-@registry.worker(Work)
-async def leak(job: awa.Job[Work]) -> None:
-    await contextlib.AsyncExitStack().enter_async_context(trio.open_nursery())
-
-async def main() -> None:
-    async with awa.open_client(sys.argv[1], registry=registry) as client:
-        await client.insert(Work())
-        await client.run_worker(maintenance=False)
-
-trio.run(main)
-"""
-
-
-@pytest.mark.slow
-async def test_a_process_whose_tree_of_tasks_is_damaged_ends_with_an_error(database: str) -> None:
-    command = [sys.executable, "-c", LEAKING_PROGRAM, database]
-    with trio.fail_after(3 * LIMIT):
-        ended = await trio.run_process(command, capture_stderr=True, check=False)
-    assert ended.returncode == 1
-    assert b"Nursery stack corrupted" in ended.stderr
-    async with awa.open_client(database) as client:
-        assert await ask(client, "SELECT state::text FROM awa.jobs") == "retryable"
-
-
-async def test_a_def_handler_runs_in_a_thread_and_may_raise_anything(database: str) -> None:
-    registry, threads = awa.Registry(), set[int]()
-
-    @registry.worker(Work)
-    def work(job: awa.Job[Work]) -> None:
-        threads.add(threading.get_ident())
-        if job.args.n == 1:
-            sys.exit(1)
-
-    async with working(database, registry) as (client, _):
-        good, bad = await client.insert_many([Work(0), Work(1)])
-        await becomes(client, good.id, COMPLETED)
-        assert error_of(await becomes(client, bad.id, RETRYABLE)).startswith("SystemExit: 1")
-    assert threading.get_ident() not in threads
-
-
-async def test_as_many_def_handlers_run_at_once_as_their_queue_allows(database: str) -> None:
-    registry, barrier = awa.Registry(), threading.Barrier(60)
-
-    @registry.worker(Work)
-    def work(job: awa.Job[Work]) -> None:
-        barrier.wait(LIMIT)  # more than Trio's own limiter would let run at once
-
-    async with working(database, registry, QueueConfig("default", 60)) as (client, _):
-        jobs = await client.insert_many([Work(n) for n in range(60)])
-        for job in jobs:
-            await becomes(client, job.id, COMPLETED)
-
-
-def cooperative(started: threading.Event) -> awa.Registry:
-    """A def handler that runs until it is asked to stop."""
-    registry = awa.Registry()
-
-    @registry.worker(Work)
-    def work(job: awa.Job[Work]) -> None:
-        started.set()
-        for _ in range(int(LIMIT / 0.002)):
-            job.check_cancelled()
-            threading.Event().wait(0.002)
-
-    return registry
-
-
-async def in_a_thread(event: threading.Event) -> None:
-    assert await trio.to_thread.run_sync(event.wait, LIMIT)
-
-
-async def test_a_def_handler_learns_of_a_cancel_when_it_asks(database: str) -> None:
-    started = threading.Event()
-    async with working(database, cooperative(started)) as (client, worker):
-        job = await client.insert(Work())
-        await in_a_thread(started)
-        await client.admin.cancel(job.id)
-
-        async def nothing_runs() -> bool:
-            return worker.running == 0
-
-        await until(nothing_runs, 2.0)
-        assert (await client.admin.job(job.id)).state is CANCELLED
-
-
-async def test_a_def_handler_learns_of_its_deadline_when_it_asks(database: str) -> None:
-    async with working(database, cooperative(threading.Event())) as (client, _):
-        job = await client.insert(Work(), awa.InsertOpts(deadline=0.1))
-        row = await becomes(client, job.id, RETRYABLE)
-    assert (row.attempt, error_of(row)) == (1, "deadline exceeded")
-
-
-async def test_a_def_handler_learns_of_a_stop_when_it_asks(database: str) -> None:
-    started = threading.Event()
-    async with awa.open_client(database, registry=cooperative(started)) as client:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(client.run_worker)
-            job = await client.insert(Work())
-            await in_a_thread(started)
-            nursery.cancel_scope.cancel()
-            nursery.cancel_scope.deadline = trio.current_time() + 2.0
-        row = await client.admin.job(job.id)
-        assert (row.state, row.attempt, row.interrupted, row.errors) == (AVAILABLE, 0, 1, ())
-
-
-async def test_a_def_handler_is_never_abandoned_and_what_it_did_counts(database: str) -> None:
-    registry, started, may_end = awa.Registry(), threading.Event(), threading.Event()
-
-    @registry.worker(Work)
-    def work(job: awa.Job[Work]) -> None:
-        started.set()
-        assert may_end.wait(LIMIT)
-
-    async with awa.open_client(database, registry=registry) as client:
-        job = await client.insert(Work())
-        async with trio.open_nursery() as nursery:
-            worker: awa.Worker = await nursery.start(client.run_worker)
-            await in_a_thread(started)
-            nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True):
-                await trio.testing.wait_all_tasks_blocked(0.05)
-                assert worker.running_jobs == [job.id]
-                assert (await client.admin.job(job.id)).state is RUNNING
-            may_end.set()
-        assert (await client.admin.job(job.id)).state is COMPLETED
 
 
 async def test_args_that_do_not_fit_fail_the_job_with_their_path(database: str) -> None:

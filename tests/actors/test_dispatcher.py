@@ -1,8 +1,8 @@
-"""The dispatcher alone: what it claimed ahead goes back, is forgotten, or is started, and a stop is never slept through."""
+"""The dispatcher alone: what it claimed ahead is started, forgotten or given back; a stop is never slept through."""
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -33,7 +33,7 @@ class Store:
         if self.failures:
             raise self.failures.pop(0)
         taken, self.jobs = self.jobs[:limit], self.jobs[limit:]
-        now = dt.datetime.now(dt.timezone.utc)
+        now = dt.datetime.now(dt.UTC)
         rows = [Claimed(n, 1, 0, 1, 25, 2, "work", "{}", now, None, None, None) for n in taken]
         return Claim(rows, [], now, instance=instance)
 
@@ -82,11 +82,11 @@ class Connection:
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store()
     for verb in ("claim", "held", "settle"):
         monkeypatch.setattr(module, verb, getattr(store, verb))
-    yield store
+    return store
 
 
 @pytest.fixture
@@ -185,7 +185,9 @@ async def test_a_stop_ends_it_at_once_whatever_it_waits_for(store: Store, crew: 
             dispatcher.stop()
 
 
-@pytest.mark.parametrize("error", [TransientStoreError("away"), ValidationError("nonsense")], ids=["transient", "other"])
+@pytest.mark.parametrize(
+    "error", [TransientStoreError("away"), ValidationError("nonsense")], ids=["transient", "other"]
+)
 async def test_after_a_claim_that_failed_what_nobody_knows_goes_back(
     store: Store, crew: Crew, nursery: trio.Nursery, error: Exception
 ) -> None:

@@ -18,7 +18,9 @@ from awa_actors.jobs import JobState
 from awa_actors.store.beat import Pulse
 
 COMPLETED, RUNNING = JobState.COMPLETED, JobState.RUNNING
-BEAT_AGE = "SELECT extract(epoch FROM clock_timestamp() - last_beat_at)::float8 FROM awa.instances WHERE dead_at IS NULL"
+BEAT_AGE = """
+SELECT extract(epoch FROM clock_timestamp() - last_beat_at)::float8 FROM awa.instances WHERE dead_at IS NULL
+"""
 
 
 def quick(stale_after: float, **settings: Any) -> WorkerSettings:

@@ -1,7 +1,5 @@
 """Cancelling running jobs: at once through LISTEN, by polling without it, whatever else the worker is busy with."""
 
-from collections.abc import Iterator
-
 import attrs
 import pytest
 import trio
@@ -132,10 +130,9 @@ async def test_a_running_job_can_be_cancelled_while_its_worker_drains(database: 
 
 
 @pytest.fixture
-def quick_probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after the listening connection often, so that a test need not wait."""
     monkeypatch.setattr(listener, "PROBE_EVERY", 0.1)
-    yield
 
 
 @pytest.mark.usefixtures("quick_probe")

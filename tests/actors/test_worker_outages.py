@@ -1,4 +1,4 @@
-"""A worker whose database goes away, restarts, cuts it off or turns read-only: it recovers by itself, and loses nothing."""
+"""A worker whose database goes away, restarts, cuts it off or turns read-only recovers by itself and loses nothing."""
 
 import datetime as dt
 from functools import partial

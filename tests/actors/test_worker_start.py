@@ -51,7 +51,8 @@ async def test_a_read_only_database_is_refused(database: str, registry: awa.Regi
 
 
 async def test_a_database_that_cannot_be_reached_is_an_error_of_one_line(registry: awa.Registry) -> None:
-    await refused("postgresql://127.0.0.1:1/nowhere", registry, TransientStoreError, "cannot reach the database: [^\n]+$")
+    url = "postgresql://127.0.0.1:1/nowhere"
+    await refused(url, registry, TransientStoreError, "cannot reach the database: [^\n]+$")
 
 
 async def test_a_wrong_role_is_refused_at_once(database: str, registry: awa.Registry) -> None:

@@ -35,7 +35,9 @@ def registry() -> awa.Registry:
 
 @pytest.fixture
 def quick_lanes() -> MaintenanceSettings:
-    return MaintenanceSettings(promote_interval=0.02, rescue_interval=0.02, hygiene_interval=0.02, refresh_interval=0.02)
+    return MaintenanceSettings(
+        promote_interval=0.02, rescue_interval=0.02, hygiene_interval=0.02, refresh_interval=0.02
+    )
 
 
 async def reaches(operator: awa.Client, expected: int) -> None:

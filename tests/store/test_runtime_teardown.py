@@ -42,25 +42,31 @@ async def test_the_runtime_can_be_left_at_any_moment(database: str, registry: aw
         await becomes(client, (await client.insert(Work())).id, JobState.COMPLETED)
 
 
+def said_in_a_child(client: awa.Client) -> str:
+    """Fork, take the first step of borrowing a connection there, and return what that raised."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # nothing may return from here: the child has a copy of everything, pytest included
+        said = "nothing"
+        try:
+            client.pool.acquire().__aenter__().send(None)
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
 async def test_a_forked_child_is_told_and_the_parents_connections_stay_whole(database: str) -> None:
     async with awa.open_client(database) as client:
         await client.insert(Work())
         assert client.pool._idle, "a connection that a child would inherit"
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:  # nothing may return from here: the child has a copy of everything, pytest included
-            said = "nothing"
-            try:
-                client.pool.acquire().__aenter__().send(None)  # type: ignore[attr-defined]  # one step is enough
-            except BaseException as error:
-                said = f"{type(error).__name__}: {error}"
-            finally:
-                os.write(writing, said.encode())
-                os._exit(0)
-        os.close(writing)
-        with open(reading, "rb", closefd=True) as pipe:
-            said = pipe.read().decode()
-        os.waitpid(child, 0)
+        said = said_in_a_child(client)
         assert said.startswith("UsageError: ")
         assert "after the fork" in said
         for _ in range(3):

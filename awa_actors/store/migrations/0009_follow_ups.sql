@@ -13,9 +13,12 @@ CREATE TABLE awa.follow_up_failures (
 
 -- An attempt completed in its handler's own transaction; other languages' clients need it too, so it is a function.
 -- Raises when the attempt is stale, so that the business writes of that transaction abort with it.
-CREATE FUNCTION awa.complete_attempt(p_job bigint, p_run_lease bigint, p_instance uuid) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog AS $$
+CREATE FUNCTION awa.complete_attempt(p_job bigint, p_run_lease bigint, p_instance uuid, p_metadata jsonb DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
+    IF p_metadata IS NOT NULL THEN
+        PERFORM awa_queue.note_body(p_job, p_run_lease, p_instance, p_metadata);
+    END IF;
     IF (SELECT c.completed FROM awa_queue.complete(ARRAY[p_job], ARRAY[p_run_lease], ARRAY[0]::smallint[], p_instance) c) IS NULL THEN
         RAISE EXCEPTION 'job % is no longer run by this attempt: roll back', p_job USING ERRCODE = 'AWA04';
     END IF;

@@ -1,0 +1,110 @@
+"""What happened to a job, read from what is stored of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import attrs
+
+from awa_actors.jobs import JobRow, JobState
+
+ALIVE = {JobState.RUNNING: "running", JobState.WAITING_EXTERNAL: "waiting"}
+
+
+@attrs.frozen
+class AttemptRecord:
+    """One attempt, or an end without one (a cancellation while the job waited).
+
+    Args:
+        attempt: its number; a rescued one is not counted, so the next has the same number.
+        started_at: when it was claimed; None where no attempt ran.
+        ended_at: None while it runs.
+        outcome: running, waiting, completed, retried, failed, cancelled or rescued.
+        error: text, None without one.
+        instance: the process that ran it.
+        rescue: why it was taken from its process.
+    """
+
+    attempt: int
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    outcome: str
+    error: str | None = None
+    instance: str | None = None
+    rescue: str | None = None
+
+
+RESCUES = {
+    "rescued: the worker instance stopped beating": "stale_instance",
+    "hard deadline exceeded": "deadline_exceeded",
+    "callback timed out": "expired_callback",
+}
+"""Texts of rescues that leave no other mark."""
+
+
+def history(job: JobRow) -> tuple[AttemptRecord, ...]:
+    """Attempts of a job, oldest first.
+
+    Only what left an error, the attempt that runs and the one that completed are known: snoozes and interruptions are
+    counted on the job, and of more than a hundred errors those in the middle are gone.
+    """
+    records = [_from_error(entry) for entry in job.errors]
+    if job.state in ALIVE:
+        outcome = ALIVE[job.state]
+        records.append(AttemptRecord(job.attempt, job.attempted_at, None, outcome, instance=job.instance))
+    elif job.state is JobState.COMPLETED:
+        records.append(AttemptRecord(job.attempt, job.attempted_at, job.finalized_at, "completed"))
+    return tuple(records)
+
+
+def _from_error(entry: dict[str, Any]) -> AttemptRecord:
+    text = str(entry.get("error", ""))
+    rescue = entry.get("rescue") or RESCUES.get(text)
+    if text.startswith("cancelled"):
+        outcome = "cancelled"
+    elif entry.get("terminal"):
+        outcome = "failed"
+    else:
+        outcome = "rescued" if rescue else "retried"
+    return AttemptRecord(
+        int(entry.get("attempt", 0)),
+        _instant(entry.get("started_at")),
+        _instant(entry.get("at")),
+        outcome,
+        text,
+        entry.get("instance"),
+        rescue,
+    )
+
+
+def _instant(text: Any) -> dt.datetime | None:
+    return dt.datetime.fromisoformat(text) if isinstance(text, str) else None
+
+
+def timeline(job: JobRow, dead_since: dt.datetime | None = None) -> list[dict[str, Any]]:
+    """Give what happened as entries with an instant, oldest first."""
+    entries: list[dict[str, Any]] = [{"at": job.created_at, "what": "inserted"}]
+    for one in history(job):
+        if one.started_at is not None:
+            entries.append({"at": one.started_at, "what": f"attempt {one.attempt} started", "instance": one.instance})
+        if one.ended_at is not None:
+            entries.append({"at": one.ended_at, "what": f"attempt {one.attempt} {one.outcome}", "error": one.error})
+    if job.state in (JobState.SCHEDULED, JobState.RETRYABLE):
+        entries.append({"at": job.run_at, "what": "due"})
+    if dead_since is not None:
+        entries.append({"at": dead_since, "what": f"dead letter: {job.dlq_reason}"})
+    return sorted(entries, key=lambda entry: entry["at"])
+
+
+def summary(job: JobRow) -> dict[str, Any]:
+    """Give what an operator asks first."""
+    return {
+        "can_retry": job.state not in (JobState.RUNNING, JobState.COMPLETED),
+        "can_cancel": not job.state.is_terminal,
+        "error_count": len(job.errors),
+        "latest_error": str(job.errors[-1].get("error")) if job.errors else None,
+        "snoozes": job.snoozes,
+        "rescues": job.rescues,
+        "interrupted": job.interrupted,
+    }
