@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from awa_actors.bulk_admin import BulkAdmin
 from awa_actors.core.text import storable
 from awa_actors.core.validation import aware_datetime, check_queue
 from awa_actors.dead_letter_admin import DeadLetterAdmin
-from awa_actors.errors import JobNotFound, UsageError
-from awa_actors.follow_up_admin import FollowUpAdmin
+from awa_actors.errors import UsageError
 from awa_actors.jobs import InsertedJob, JobRow, JobState
+from awa_actors.override_admin import OverrideAdmin
 
 if TYPE_CHECKING:
     from awa_actors.core.health import Health, Server
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(eq=False)
-class Admin(FollowUpAdmin):
+class Admin(BulkAdmin):
     """Operator actions; each is one transaction. Reached as ``client.admin``."""
 
     @property
@@ -32,19 +33,18 @@ class Admin(FollowUpAdmin):
         """What there is to do with jobs that failed for good and are kept apart."""
         return DeadLetterAdmin(self._pool)
 
+    @property
+    def overrides(self) -> OverrideAdmin:
+        """How running workers are tuned, queue by queue."""
+        return OverrideAdmin(self._pool)
+
     async def job(self, job_id: int) -> JobRow:
         """One job, wherever it is.
 
         Raises:
             JobNotFound: unknown, or gone with its retention.
         """
-        from awa_actors.store import jobs
-
-        async with self._pool.acquire() as session:
-            found = await jobs.find(session, job_id)
-        if found is None:
-            raise JobNotFound(f"there is no job {job_id} (any more)")
-        return found
+        return await self._found(job_id)
 
     async def jobs(
         self,
@@ -53,17 +53,40 @@ class Admin(FollowUpAdmin):
         kind: str | None = None,
         queue: str | None = None,
         tag: str | None = None,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
         before: int | None = None,
         limit: int = 100,
     ) -> list[JobRow]:
-        """Jobs, newest first; pass the last id as `before` for the next page. A page is short only at the end."""
+        """Jobs, newest first; pass the last id as `before` for the next page. A page is short only at the end.
+
+        Args:
+            state: only jobs in it.
+            kind: only jobs of it.
+            queue: only jobs of it.
+            tag: only jobs with it.
+            since: inserted then or later.
+            until: inserted before then.
+            before: only ids below this one.
+            limit: most jobs, 1 to 10000.
+        """
         from awa_actors.store import jobs
 
         if not 1 <= limit <= 10_000:
             raise UsageError(f"limit must be from 1 to 10000, not {limit}")
+        since = None if since is None else aware_datetime(since, path="$.since")
+        until = None if until is None else aware_datetime(until, path="$.until")
         async with self._pool.acquire() as session:
             return await jobs.list_jobs(
-                session, state=state, kind=kind, queue=queue, tag=tag, before=before, limit=limit
+                session,
+                state=state,
+                kind=kind,
+                queue=queue,
+                tag=tag,
+                since=since,
+                until=until,
+                before=before,
+                limit=limit,
             )
 
     async def retry(self, job_id: int) -> JobRow | None:

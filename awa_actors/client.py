@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from awa_actors.admin import Admin
+from awa_actors.bulk_admin import cancel_within
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
 from awa_actors.external import ExternalOutcome, ResolvesCallbacks, resolve_by_expressions
@@ -70,6 +71,25 @@ class Transaction(ResolvesCallbacks):
     async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
         """Insert many jobs; they exist when this transaction commits."""
         return await _insert(self._session, chunks(admit_many(jobs, opts, limit=self._limit)))
+
+    async def cancel(self, job_id: int, reason: str = "cancelled by an operator") -> JobRow | None:
+        """Cancel a job that has not ended, with its follow-ups, when this transaction commits; None: nothing to cancel.
+
+        Raises:
+            FollowUpError: a follow-up failed; let it out, so that this transaction is rolled back.
+        """
+        return await cancel_within(self._session, self._registry, job_id, reason)
+
+    async def retry(self, job_id: int) -> JobRow | None:
+        """Run a failed, cancelled, dead or deferred job again when this transaction commits; None: nothing to retry.
+
+        Raises:
+            UniqueConflict: a newer job holds its unique key; let it out, so that this transaction is rolled back.
+        """
+        from awa_actors.store import jobs
+
+        found = await jobs.retry(self._session, job_id)
+        return None if found is None else found[0]
 
     async def complete(self, job: Job[Any]) -> FinalizationReceipt:
         """Complete the job whose handler this is, in this transaction; return the receipt from the handler.

@@ -66,22 +66,9 @@ class FollowUpAdmin:
             if found is None:
                 return None
             if not without_follow_ups:
-                await self._follow_cancel(session, found[0], text)
+                await follow_cancel(session, self._registry, found[0], text)
         self._show_cancel(found[0], text)
         return found[0]
-
-    async def _follow_cancel(self, session: Session, row: JobRow, reason: str) -> None:
-        """Enqueue what follows from a cancellation, in the transaction that made it."""
-        from awa_actors.store import follow_ups
-
-        args = row.args
-        if ("cancelled", row.kind) in self._registry.follow_ups:
-            try:
-                args = structure(args, self._registry.args_types[row.kind])
-            except ValidationError as error:
-                raise FollowUpError(f"the follow-ups of job {row.id} cannot read its args: {error}") from error
-        event = Cancelled(job=row, args=args, reason=reason)
-        await follow_ups.enqueue(session, self._registry, "cancelled", event)
 
     def _show_cancel(self, row: JobRow, reason: str) -> None:
         """Tell the observers of this client, once the cancellation is committed."""
@@ -214,3 +201,20 @@ class FollowUpAdmin:
         async with self._pool.acquire() as session:
             if not await outbox.withdraw(session, owner, name):
                 raise NotFound(f"application {owner!r} has declared no follow-up {name!r}")
+
+
+async def follow_cancel(session: Session, registry: Registry, row: JobRow, reason: str) -> None:
+    """Enqueue what follows from a cancellation, in the transaction that made it.
+
+    Raises:
+        FollowUpError: a follow-up failed; roll back.
+    """
+    from awa_actors.store import follow_ups
+
+    args = row.args
+    if ("cancelled", row.kind) in registry.follow_ups:
+        try:
+            args = structure(args, registry.args_types[row.kind])
+        except ValidationError as error:
+            raise FollowUpError(f"the follow-ups of job {row.id} cannot read its args: {error}") from error
+    await follow_ups.enqueue(session, registry, "cancelled", Cancelled(job=row, args=args, reason=reason))

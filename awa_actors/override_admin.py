@@ -71,7 +71,8 @@ class OverrideAdmin:
         from awa_actors.store import overrides
 
         async with self._pool.acquire() as session:
-            return await overrides.overrides(session, check_queue(queue))
+            found = await overrides.overrides_of(session, [check_queue(queue)])
+        return found.get(queue, overrides.NONE)
 
 
 def _seconds(value: float | None, path: str) -> float | None:

@@ -152,6 +152,28 @@ class Registry:
 
         return register
 
+    def http_worker(self, kind: str, url: str, *, queue: str = DEFAULT_QUEUE, **options: Any) -> None:
+        """Let a worker run jobs of a kind as requests to a URL, see :class:`awa_actors.web.http_worker.HttpWorker`.
+
+        Args:
+            kind: of the jobs; their args are sent as they are.
+            url: where to.
+            queue: that its jobs are in.
+            **options: mode, callback_base, callback_timeout (s), request_timeout (s), headers, secret, max_connections.
+
+        Raises:
+            AlreadyRegistered: the kind has a handler.
+            UsageError: an option is wrong, or the 'http' extra is not installed.
+        """
+        try:
+            from awa_actors.web.http_worker import HttpWorker
+        except ImportError:
+            raise UsageError("HTTP workers need the 'http' extra: pip install 'awa-actors[http]'") from None
+        if check_kind(kind) in self.workers:
+            raise AlreadyRegistered(f"kind {kind!r} already has a handler: {self.workers[kind].handler!r}")
+        handler = HttpWorker(url, **options)
+        self.workers[kind] = WorkerSpec(kind, check_queue(queue), dict, handler, True, Completion.RUNTIME)
+
     def _follows_completion(self, kind: str) -> bool:
         return ("completed", kind) in self.follow_ups or any(
             one.outcome == "completed" and one.kind == kind for one in self.declared_follow_ups.values()

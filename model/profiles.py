@@ -41,8 +41,8 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("dev", walks=10, walk_length=40, refinements=8, refinement_length=25, limit=200_000),
-        Profile("ci", walks=200, walk_length=100, refinements=80, refinement_length=40, limit=3_000_000),
+        Profile("dev", walks=10, walk_length=40, refinements=6, refinement_length=25, limit=200_000),
+        Profile("ci", walks=200, walk_length=100, refinements=40, refinement_length=40, limit=3_000_000),
         Profile("nightly", walks=5_000, walk_length=200, refinements=2_000, refinement_length=60, limit=20_000_000),
     )
 }

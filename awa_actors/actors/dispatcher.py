@@ -13,11 +13,12 @@ import attrs
 import trio
 
 from awa_actors.actors.rate import Bucket
-from awa_actors.config import QueueConfig
+from awa_actors.config import QueueConfig, RateLimit
 from awa_actors.errors import AwaError
 from awa_actors.store.claim import Claim, Claimed, claim
 from awa_actors.store.connection import OwnConnection
 from awa_actors.store.held import held
+from awa_actors.store.overrides import Overrides
 from awa_actors.store.queues import mark_asleep
 from awa_actors.store.settle import settle
 
@@ -28,6 +29,8 @@ HINT_LIFE = 0.25
 QUICK = 0.25
 """Seconds from one full claim to the next within which handlers count as quick: only then is anything claimed ahead."""
 BACKOFF_FIRST, BACKOFF_MOST = 0.1, 5.0
+LONGEST_PAUSE = 2.0
+"""Seconds between looks at a rate limit: an operator may have raised it meanwhile."""
 
 logger = logging.getLogger("awa_actors.worker")
 
@@ -75,13 +78,26 @@ class Dispatcher:
     _starved: bool = attrs.field(default=False, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
     _in_doubt: uuid.UUID | None = attrs.field(default=None, init=False)
+    _tuned: QueueConfig = attrs.field(init=False)
     _bucket: Bucket | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Start with all permits free."""
         self.free = self.queue.max_workers
-        limit = self.queue.rate_limit
-        self._bucket = None if limit is None else Bucket(limit.per_second, limit.burst)
+        self._tuned, self._bucket = self.queue, _bucket_of(self.queue.rate_limit)
+
+    def tune(self, overrides: Overrides) -> None:
+        """Follow an operator's overrides from the next turn on. The deadline is not here: the claim reads it itself."""
+        rate = self.queue.rate_limit if overrides.rate_limit is None else RateLimit(overrides.rate_limit)
+        if rate != self._tuned.rate_limit:
+            self._bucket = _bucket_of(rate)
+        self._tuned = attrs.evolve(
+            self.queue,
+            poll_interval=overrides.poll_interval or self.queue.poll_interval,
+            claim_batch=overrides.claim_batch or self.queue.claim_batch,
+            rate_limit=rate,
+        )
+        self.wake()
 
     def wake(self) -> None:
         """Something may have become claimable, or a permit free."""
@@ -111,7 +127,7 @@ class Dispatcher:
     @property
     def _room(self) -> int:
         """How many claims may wait for a permit."""
-        return min(self.queue.max_workers, self.queue.claim_batch) if self._quick else 0
+        return min(self.queue.max_workers, self._tuned.claim_batch) if self._quick else 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Claim until stopped or cancelled. An outage is waited out; it never ends the process.
@@ -142,18 +158,19 @@ class Dispatcher:
         self._wake = trio.Event()
         if self._in_doubt is not None:
             await self._clear_doubt(self._in_doubt)
-        wanted = min(self.free + self._room - len(self._ahead), self.queue.claim_batch)
+        wanted = min(self.free + self._room - len(self._ahead), self._tuned.claim_batch)
         if wanted <= 0 or not self.runner.may_claim():
             await self._starve()
             return
         if self._bucket is not None:
             wanted = self._bucket.take(wanted, trio.current_time())
             if wanted == 0:
-                await self._pause(self._bucket.next_in(trio.current_time()))
+                await self._pause(min(self._bucket.next_in(trio.current_time()), LONGEST_PAUSE))
                 return
+        bucket = self._bucket  # another one may come while the claim is under way
         got = await self._claim(wanted)
-        if self._bucket is not None:
-            self._bucket.give_back(wanted - got)
+        if bucket is not None:
+            bucket.give_back(wanted - got)
         self._quick = got >= wanted and trio.current_time() - self._round_began < QUICK
         self._round_began = trio.current_time()
         if got >= wanted:
@@ -161,12 +178,12 @@ class Dispatcher:
             # large one.
             await trio.lowlevel.checkpoint()
         elif not await self._sleep_is_marked():
-            await self._wait(self.queue.poll_interval * (0.9 + random.random() / 5))
+            await self._wait(self._tuned.poll_interval * (0.9 + random.random() / 5))
 
     async def _starve(self) -> None:
         """Wait for a permit. What was claimed ahead goes back when handlers turn out to be slow: others may be idle."""
         self._starved = True
-        await self._wait(QUICK if self._ahead else self.queue.poll_interval)
+        await self._wait(QUICK if self._ahead else self._tuned.poll_interval)
         self._starved = False
         if self._ahead and not self._wake.is_set():
             self._quick = False
@@ -244,3 +261,7 @@ class Dispatcher:
         if not self._stopping:
             with trio.move_on_after(seconds):
                 await self._wake.wait()
+
+
+def _bucket_of(limit: RateLimit | None) -> Bucket | None:
+    return None if limit is None else Bucket(limit.per_second, limit.burst)

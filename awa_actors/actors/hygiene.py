@@ -52,21 +52,25 @@ class Hygiene:
             full = sum(slot.bytes > 0 for slot in slots if slot.ring == ring.name)
             turned = not self._should_turn(ring, slots) or await hygiene.turn(session, ring) is not None
             if not turned and full == hygiene.SLOTS[ring.name]:
-                blocked = await self._make_room(session, ring, slots) or blocked
+                moved, why = await self._make_room(session, ring, slots)
+                done, blocked = done + moved, why or blocked
             for slot in slots:
                 if slot.ring == ring.name and slot.number != ring.slot and slot.bytes > 0:
                     moved, why = await self._empty(session, ring, slot, self._retention)
                     done, blocked, active = done + moved, why or blocked, active or ring.name != "segments"
             active = active or (full > 0 and ring.name != "segments")
+        unparked = 0
         if any(slot.ring == hygiene.PARKED and slot.bytes > 0 for slot in slots):
-            done += await hygiene.unpark_ready(session, rows)
+            unparked = await hygiene.unpark_ready(session, rows)
+            done += unparked
         if slow:
             self._slow_at = time.monotonic()
             done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
             await hygiene.forget_instances(session)
             await descriptors.forget(session, self.settings.descriptor_retention)
             await hygiene.end_stuck_sessions(session, self.settings.stuck_session)
-        return StepReport(done, wait=ACTIVE_EVERY if active else None, blocked=blocked)
+        # Jobs of a resumed queue are waited for.
+        return StepReport(done, more=unparked >= rows, wait=ACTIVE_EVERY if active else None, blocked=blocked)
 
     def _should_turn(self, ring: Ring, slots: list[Slot]) -> bool:
         size = next(slot.bytes for slot in slots if slot.ring == ring.name and slot.number == ring.slot)
@@ -77,21 +81,26 @@ class Hygiene:
         share = self.settings.completed_retention / (hygiene.SLOTS["segments"] - 2)
         return ring.age >= share or size > self.settings.segment_rows * BYTES_PER_BODY
 
-    async def _make_room(self, session: Session, ring: Ring, slots: list[Slot]) -> str | None:
-        """The segment ring is full: the oldest history goes early, and says so. Other rings wait for a slot."""
+    async def _make_room(self, session: Session, ring: Ring, slots: list[Slot]) -> tuple[int, str | None]:
+        """The segment ring is full: the oldest history goes early, and says so; live jobs in the way are moved.
+
+        Other rings wait for a slot to empty.
+        """
         if ring.name != "segments":
-            return f"every slot of the {ring.name} ring is in use"
-        for number in [(ring.slot + step) % hygiene.SLOTS["segments"] for step in range(1, hygiene.SLOTS["segments"])]:
-            await hygiene.release_history_claims(session, number, 0.0)
-            if (await hygiene.truncate_slot(session, ring.name, number, 0.0)).outcome == "truncated":
-                return f"completed history of segment {number} was dropped before its retention: the ring was full"
-        return "every segment holds live jobs; nothing can be dropped"
+            return 0, f"every slot of the {ring.name} ring is in use"
+        others = [slot for slot in slots if slot.ring == ring.name and slot.number != ring.slot]
+        oldest_first = sorted(others, key=lambda slot: -slot.sealed_for)
+        for slot in oldest_first:
+            outcome = (await hygiene.truncate_slot(session, ring.name, slot.number, 0.0)).outcome
+            if outcome in ("truncated", "settling"):
+                done = "was dropped" if outcome == "truncated" else "is about to be dropped"
+                return 0, f"completed history of segment {slot.number} {done} before its retention: the ring was full"
+        moved = await hygiene.carry_bodies(session, oldest_first[0].number, CARRY)
+        return moved, f"every segment holds live jobs; those of segment {oldest_first[0].number} are being moved"
 
     async def _empty(self, session: Session, ring: Ring, slot: Slot, retention: float) -> tuple[int, str | None]:
         """Truncate a slot that is not current; move what keeps it from emptying."""
         moved, key = 0, (ring.name, slot.number)
-        if ring.name == "segments":
-            await hygiene.release_history_claims(session, slot.number, retention)
         outcome = await hygiene.truncate_slot(session, ring.name, slot.number, retention)
         if outcome.outcome == "live":
             if ring.name == "leases" and slot.sealed_for >= self.settings.ring_turn:

@@ -151,7 +151,11 @@ class Recorder:
         landed: dict[int, Any] = {}
         for instance in {ended.attempt.instance for ended in batch}:
             mine = [ended for ended in batch if ended.attempt.instance == instance]
-            completions = [ended.attempt for ended in mine if ended.decision.outcome is Outcome.COMPLETED]
+            # In the order of their ids, as every batch that locks several jobs: two such batches never wait in a circle.
+            completions = sorted(
+                (ended.attempt for ended in mine if ended.decision.outcome is Outcome.COMPLETED),
+                key=lambda attempt: attempt.key,
+            )
             if completions:
                 claims = [attempt.claimed for attempt in completions]
                 for attempt in completions:

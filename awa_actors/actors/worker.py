@@ -27,6 +27,7 @@ from awa_actors.actors.maintenance import Maintenance
 from awa_actors.actors.messages import Ended
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.recorder import MAILBOX, Recorder
+from awa_actors.actors.tuning import Tuning
 from awa_actors.config import MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.core.channels import CALLBACK_CHANNEL, queue_channel
 from awa_actors.core.leaves import sole_leaf
@@ -130,7 +131,16 @@ class WorkerActor:
             leaf = sole_leaf(group)
             if leaf is None or isinstance(leaf, trio.Cancelled):
                 raise
+        finally:
+            with trio.move_on_after(self.settings.shutdown_write / 2, shield=True):
+                await self._close_handlers()
         raise leaf  # bare: the nurseries that it came through say nothing to whoever started us
+
+    async def _close_handlers(self) -> None:
+        """Handlers that hold something open (an HTTP worker its connections) say so by having `aclose`."""
+        for spec in self.registry.workers.values():
+            if (close := getattr(spec.handler, "aclose", None)) is not None:
+                await close()
 
     async def _run(self, task_status: trio.TaskStatus[Worker]) -> None:
         boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
@@ -240,6 +250,8 @@ class WorkerActor:
             listener.on_cancel(dispatcher.forget)
         await services.start(listener.run, name="listener")
         services.start_soon(crew.watch, name="watch running attempts")
+        tuning = Tuning(self.pool, {dispatcher.queue.name: dispatcher for dispatcher in dispatchers})
+        services.start_soon(tuning.run, name="overrides")
         services.start_soon(Descriptors(self.pool, self.registry).run, name="descriptors")
         if handle.maintenance is not None:
             await services.start(handle.maintenance.run, name="maintenance candidate")

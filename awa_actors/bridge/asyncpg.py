@@ -72,7 +72,7 @@ async def resolve(
 
 
 async def complete(conn: Connection, job: Any) -> FinalizationReceipt:
-    """Complete the job whose handler this is, in the transaction of a connection; return the receipt from the handler.
+    """Complete the job whose handler this is, in the transaction of a connection; return the receipt.
 
     Args:
         conn: a connection, not a pool.

@@ -69,7 +69,7 @@ def resolve(
 
 
 def complete(job: Any, *, using: str = DEFAULT_DB_ALIAS) -> FinalizationReceipt:
-    """Complete the job whose handler this is, in the transaction of this thread's atomic block; return the receipt from the handler.
+    """Complete the job whose handler this is, in the transaction of this thread's atomic block; return the receipt.
 
     Args:
         job: of a kind registered with ``completion=awa.Completion.CALLER_OWNED``.

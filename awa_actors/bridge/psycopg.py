@@ -85,7 +85,7 @@ def resolve(
 
 
 def complete(conn: Connection, job: Any) -> FinalizationReceipt:
-    """Complete the job whose handler this is, in the transaction of a connection; return the receipt from the handler.
+    """Complete the job whose handler this is, in the transaction of a connection; return the receipt.
 
     Args:
         conn: a connection, or a cursor on it.

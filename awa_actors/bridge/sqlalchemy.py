@@ -86,7 +86,7 @@ def resolve(
 
 
 def complete(conn: Sync, job: Any) -> FinalizationReceipt:
-    """Complete the job whose handler this is, in the transaction of a session or connection; return the receipt from the handler.
+    """Complete the job whose handler this is, in the transaction of a session or connection; return the receipt.
 
     Args:
         conn: a Session, a scoped_session or a Connection on PostgreSQL.

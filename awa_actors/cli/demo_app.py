@@ -13,6 +13,8 @@ WORK = 0.4
 """Seconds that a handler works, so that one can watch it."""
 FOREVER = 60.0
 """Seconds that the interrupted handler would work if nobody killed its worker."""
+SCHEDULE = "every-second"
+"""Name of the schedule."""
 
 
 @attrs.frozen
@@ -80,6 +82,21 @@ class LongImport:
 
 
 @attrs.frozen
+class Payment:
+    """Waits for somebody outside."""
+
+    queue: ClassVar[str] = "demo"
+    order: int
+
+
+@attrs.frozen
+class Pulse:
+    """What the schedule enqueues."""
+
+    queue: ClassVar[str] = "pulse"
+
+
+@attrs.frozen
 class Note:
     """What every follow-up enqueues: that something has happened to a job."""
 
@@ -89,6 +106,8 @@ class Note:
 
 
 registry = awa.Registry("demo")
+# Catching up: seconds without a leader are not left out.
+registry.cron(SCHEDULE, "* * * * * *", Pulse(), missed_fire=awa.MissedFire.CATCH_UP)
 
 
 async def work(job: awa.Job[object]) -> None:
@@ -135,6 +154,20 @@ async def import_rows(job: awa.Job[LongImport]) -> None:
     await trio.sleep(FOREVER if job.rescues == 0 else WORK)
 
 
+@registry.worker(Payment)
+async def await_payment(job: awa.Job[Payment]) -> awa.Verdict:
+    """Park until somebody calls back."""
+    # Here it would tell the payment provider the callback's URL.
+    token = await job.register_callback(expires_in=FOREVER)
+    await trio.sleep(WORK)
+    return awa.WaitForCallback(token)
+
+
+@registry.worker(Pulse)
+async def beat(job: awa.Job[Pulse]) -> None:
+    """Succeed at once."""
+
+
 @registry.on_completed_enqueue(Greeting)
 def after_greeting(event: awa.events.Completed[Greeting]) -> Note:
     """Follow a completion."""
@@ -159,7 +192,14 @@ def after_cancellation(event: awa.events.Cancelled[StaleOrder]) -> Note:
     return Note(event.job.id, "cancelled")
 
 
-@registry.on_rescued_enqueue(LongImport)
+@registry.on_completed_enqueue(Payment)
+def after_payment(event: awa.events.Completed[Payment]) -> Note:
+    """Follow a completion, which is the callback server's."""
+    return Note(event.job.id, "completed")
+
+
+# Through the outbox: the leader that rescues may be killed right afterwards.
+@registry.on_rescued_enqueue(LongImport, delivery=awa.Delivery.OUTBOX)
 def after_rescue(event: awa.events.Rescued[LongImport]) -> Note:
     """Follow the rescue."""
     return Note(event.job.id, "rescued")

@@ -25,6 +25,7 @@ class Step:
         follow_ups: how many notes its follow-ups enqueue.
         twice: insert it a second time, which has to give the same job.
         kill: kill the worker that runs it.
+        answer: what somebody outside calls back with when it waits for that, which becomes its result.
     """
 
     shows: str
@@ -35,7 +36,10 @@ class Step:
     follow_ups: int = 0
     twice: bool = False
     kill: bool = False
+    answer: Any = None
 
+
+PAID = {"status": "paid", "cents": 4200}
 
 STEPS = (
     Step("runs at once, its follow-up commits with it", app.Greeting("Ada"), follow_ups=1),
@@ -66,6 +70,13 @@ STEPS = (
         follow_ups=1,
         kill=True,
     ),
+    Step(
+        "parks, and is completed from outside",
+        app.Payment(7),
+        proof=lambda job: job.result == PAID,
+        follow_ups=1,
+        answer=PAID,
+    ),
 )
 
 
@@ -82,6 +93,16 @@ class Track:
     step: Step | None
     row: JobRow
     story: list[str] = attrs.field(factory=list)
+
+    @property
+    def noun(self) -> str:
+        """Which job it is."""
+        return f"job {self.row.id}"
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return self.row.kind
 
     @property
     def title(self) -> str:
@@ -114,7 +135,9 @@ class Track:
             missed.append("snoozed")
         if row.attempt > before.attempt > 0 and before.state is JobState.RUNNING:
             missed.append(f"attempt {before.attempt} failed")
-        happened = ", ".join([*missed, _state(row, workers)])
+        # A rescued job waits as a failed one does, but nothing has failed.
+        waits_rescued = "rescued" in missed and row.state is JobState.RETRYABLE
+        happened = ", ".join(missed if waits_rescued else [*missed, _state(row, workers)])
         self.story.append(happened)
         return happened
 

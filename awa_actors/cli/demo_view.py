@@ -10,23 +10,37 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from awa_actors.cli.demo_plan import Track
 from awa_actors.cli.output import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
+class Watched(Protocol):
+    """One thing that the demo shows: a job, the schedule, the change of leader."""
+
+    @property
+    def noun(self) -> str: ...  # noqa: D102 - the names say it, here and below
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def title(self) -> str: ...  # noqa: D102
+    @property
+    def story(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def as_expected(self) -> bool: ...  # noqa: D102
+
+
 class View(Protocol):
     """What the demo tells its spectators."""
 
     def say(self, text: str) -> None:
-        """Something happened that is no job's."""
+        """Something happened to nothing of what is watched."""
 
-    def moved(self, track: Track, happened: str) -> None:
-        """Something happened to a job."""
+    def moved(self, one: Watched, happened: str) -> None:
+        """Something happened to what is watched."""
 
-    def draw(self, tracks: Sequence[Track]) -> None:
+    def draw(self, watched: Sequence[Watched]) -> None:
         """This is how things stand."""
 
     def __enter__(self) -> View: ...
@@ -50,10 +64,10 @@ class Silence:
     def say(self, text: str) -> None:
         """Nothing."""
 
-    def moved(self, track: Track, happened: str) -> None:
+    def moved(self, one: Watched, happened: str) -> None:
         """Nothing."""
 
-    def draw(self, tracks: Sequence[Track]) -> None:
+    def draw(self, watched: Sequence[Watched]) -> None:
         """Nothing."""
 
     def __enter__(self) -> View:
@@ -74,13 +88,13 @@ class Lines(Silence):
         """Print it with the time since the beginning."""
         print(f"{time.monotonic() - self._began:5.1f} s  {text}", flush=True)
 
-    def moved(self, track: Track, happened: str) -> None:
-        """Print what happened to the job."""
-        self.say(f"job {track.row.id:<3} {track.row.kind:<12} {happened:<24} ({shown(track.title)})")
+    def moved(self, one: Watched, happened: str) -> None:
+        """Print what happened."""
+        self.say(f"{one.noun:<7} {one.name:<12} {happened:<24} ({shown(one.title)})")
 
 
 class LiveTable(Silence):
-    """A table of all jobs that is drawn anew, under the lines that are said."""
+    """A table of all that is watched, drawn anew, under the lines that are said."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -91,9 +105,9 @@ class LiveTable(Silence):
         """Print it above the table."""
         self._live.console.print(text, markup=False, highlight=False)
 
-    def draw(self, tracks: Sequence[Track]) -> None:
+    def draw(self, watched: Sequence[Watched]) -> None:
         """Draw the table."""
-        self._live.update(_table(tracks))
+        self._live.update(_table(watched))
 
     def __enter__(self) -> View:
         """Take the terminal."""
@@ -105,15 +119,15 @@ class LiveTable(Silence):
         self._live.__exit__(*details)
 
 
-def _table(tracks: Sequence[Track]) -> Table:
+def _table(watched: Sequence[Watched]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("job", "kind", "what to see", "what happened"):
+    for name in ("what", "name", "what to see", "what happened"):
         table.add_column(name)
-    for track in tracks:
-        style = "green" if track.as_expected else ""
-        cells = (str(track.row.id), track.row.kind, track.title, " → ".join(track.story))
+    for one in watched:
+        style = "green" if one.as_expected else ""
+        cells = (one.noun, one.name, one.title, " → ".join(one.story))
         table.add_row(*(Text(shown(cell)) for cell in cells), style=style)
     return table

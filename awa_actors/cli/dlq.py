@@ -10,7 +10,7 @@ import click
 
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK
-from awa_actors.cli.output import job_fields, last_error, shown, write_json, write_table
+from awa_actors.cli.output import job_fields, last_error, shown, told_count, told_retried, write_json, write_table
 from awa_actors.cli.placement import Shared, noun
 from awa_actors.cli.queue import instant_of
 from awa_actors.client import Client
@@ -162,19 +162,6 @@ def retry_bulk(shared: Shared, /, everything: bool, run_at: str | None, **option
     return told_retried(shared, done)
 
 
-def told_retried(shared: Shared, done: Any) -> int:
-    """Say what a bulk retry did; the exit status."""
-    if shared.json:
-        write_json(
-            {"retried": done.retried, "refused": done.refused, "reasons": {str(i): r for i, r in done.reasons.items()}}
-        )
-    else:
-        print(f"{done.retried} retried" + (f", {done.refused} left where they are:" if done.refused else ""))
-        for job_id, reason in done.reasons.items():
-            print(f"job {job_id}: {shown(reason)}")
-    return NO if done.refused else OK
-
-
 @dlq.command("move")
 @click.argument("job_id", metavar="[ID]", required=False, type=click.IntRange(1))
 @filters
@@ -194,12 +181,3 @@ def purge(shared: Shared, /, everything: bool, **wanted: Any) -> int:
     """Delete dead letters for good, all that match."""
     count = ask(shared, lambda client: client.admin.dead_letters.purge(all=everything, **wanted), writable=True)
     return told_count(shared, "purged", count)
-
-
-def told_count(shared: Shared, done: str, count: int) -> int:
-    """Say how many; the exit status."""
-    if shared.json:
-        write_json({done: count})
-    else:
-        print(f"{count} {done}")
-    return OK

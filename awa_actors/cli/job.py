@@ -1,4 +1,4 @@
-"""job: look at jobs, cancel them, run them again."""
+"""job: look at jobs, cancel them, run them again, throw failed ones away."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
+import orjson
 
 from awa_actors.cli.app import load_registry
 from awa_actors.cli.database import ask
 from awa_actors.cli.failures import NO, OK
-from awa_actors.cli.output import job_fields, last_error, shown, write_json, write_table
+from awa_actors.cli.output import (
+    job_fields,
+    last_error,
+    shown,
+    told_count,
+    told_retried,
+    write_json,
+    write_table,
+)
 from awa_actors.cli.placement import Shared, noun
+from awa_actors.cli.queue import instant_of
 from awa_actors.client import Client
 from awa_actors.errors import FollowUpError, JobNotFound, UniqueConflict
 from awa_actors.jobs import JobRow, JobState
 from awa_actors.registry import Registry
 
-job = noun("job", "Single jobs: list, show, cancel, retry.")
+job = noun("job", "Jobs: list, show, dump, dump-run, cancel, cancel-by-key, retry, retry-failed, discard.")
 IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(1))
 
 
@@ -26,12 +36,16 @@ IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click
 @click.option("--kind", help="Only jobs of this kind.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--tag", help="Only jobs with this tag.")
+@click.option("--since", metavar="INSTANT", help="Only jobs inserted then or later.")
+@click.option("--until", metavar="INSTANT", help="Only jobs inserted before then.")
 @click.option("--before", type=click.IntRange(1), metavar="ID", help="Only ids below this one: the next page.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
 @click.pass_obj
-def list_(shared: Shared, /, state: str | None, **filters: Any) -> int:
+def list_(shared: Shared, /, state: str | None, since: str | None, until: str | None, **filters: Any) -> int:
     """List jobs, newest first."""
     wanted = None if state is None else JobState(state)
+    filters["since"] = None if since is None else instant_of(since, "--since")
+    filters["until"] = None if until is None else instant_of(until, "--until")
     jobs = ask(shared, lambda client: client.admin.jobs(state=wanted, **filters))
     if shared.json:
         write_json([job_fields(one) for one in jobs])
@@ -120,3 +134,66 @@ def _each(
             outcome = done if result["done"] else f"not {done}: {shown(result['reason'])}"
             print(f"job {result['id']}: {outcome}")
     return OK if all(result["done"] for result in results) else NO
+
+
+@job.command("dump")
+@click.argument("job_id", metavar="ID", type=click.IntRange(1))
+@click.pass_obj
+def dump(shared: Shared, job_id: int) -> int:
+    """Write all that is known about a job as JSON: row, summary, timeline, attempts."""
+    write_json(ask(shared, lambda client: client.admin.dump(job_id)))
+    return OK
+
+
+@job.command("dump-run")
+@click.argument("job_id", metavar="ID", type=click.IntRange(1))
+@click.option("--attempt", type=click.IntRange(0), help="Its number; otherwise the last one.")
+@click.pass_obj
+def dump_run(shared: Shared, job_id: int, attempt: int | None) -> int:
+    """Write one attempt of a job as JSON."""
+    write_json(ask(shared, lambda client: client.admin.dump_run(job_id, attempt)))
+    return OK
+
+
+@job.command("cancel-by-key")
+@click.option("--kind", help="Derive the key of a job of this kind.")
+@click.option("--queue", help="… with this queue in it.")
+@click.option("--args", "args_text", metavar="JSON", help="… with these args in it.")
+@click.option("--period", type=int, help="… with this time bucket in it.")
+@click.option("--key", help="The explicit key instead.")
+@click.option("--reason", default="cancelled by an operator", show_default=True, help="Kept with the job.")
+@click.pass_obj
+def cancel_by_key(shared: Shared, /, args_text: str | None, **options: Any) -> int:
+    """Cancel the job that has a unique key and has not ended. Exit status 1 when there is none."""
+    args = None if args_text is None else _json(args_text)
+    row = ask(shared, lambda client: client.admin.cancel_by_key(args=args, **options), writable=True)
+    if shared.json:
+        write_json(None if row is None else job_fields(row))
+    else:
+        print("no job that has not ended has this key" if row is None else f"job {row.id}: cancelled")
+    return NO if row is None else OK
+
+
+def _json(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise click.UsageError(f"--args: {error}") from error
+
+
+@job.command("retry-failed")
+@click.option("--kind", help="Only jobs of this kind.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.pass_obj
+def retry_failed(shared: Shared, kind: str | None, queue: str | None) -> int:
+    """Run failed jobs of a kind or a queue again; those whose unique key is taken stay, and make the status 1."""
+    done = ask(shared, lambda client: client.admin.retry_failed(kind=kind, queue=queue), writable=True)
+    return told_retried(shared, done)
+
+
+@job.command("discard")
+@click.option("--kind", required=True, help="Whose failed jobs go.")
+@click.pass_obj
+def discard(shared: Shared, kind: str) -> int:
+    """Delete the failed jobs of a kind for good, dead letters included."""
+    return told_count(shared, "discarded", ask(shared, lambda client: client.admin.discard(kind), writable=True))

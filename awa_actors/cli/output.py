@@ -6,12 +6,17 @@ import datetime as dt
 import enum
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import orjson
 
+from awa_actors.cli.failures import NO, OK
+from awa_actors.cli.placement import Shared
 from awa_actors.jobs import JobRow
+
+if TYPE_CHECKING:
+    from awa_actors.store.dead_letters import Retried
 
 NOTHING = "-"
 
@@ -98,3 +103,25 @@ def last_error(job: JobRow) -> str | None:
         return None
     text = str(job.errors[-1].get("error", ""))
     return text.splitlines()[0] if text else None
+
+
+def told_retried(shared: Shared, done: Retried) -> int:
+    """Say what a bulk retry did, and give the exit status."""
+    if shared.json:
+        write_json(
+            {"retried": done.retried, "refused": done.refused, "reasons": {str(i): r for i, r in done.reasons.items()}}
+        )
+    else:
+        print(f"{done.retried} retried" + (f", {done.refused} left where they are:" if done.refused else ""))
+        for job_id, reason in done.reasons.items():
+            print(f"job {job_id}: {shown(reason)}")
+    return NO if done.refused else OK
+
+
+def told_count(shared: Shared, done: str, count: int) -> int:
+    """Say how many, and give the exit status."""
+    if shared.json:
+        write_json({done: count})
+    else:
+        print(f"{count} {done}")
+    return OK

@@ -1,22 +1,25 @@
-"""queue: which there are, how full they are, pause and resume."""
+"""queue: which there are, how full they are; pause, resume, drain and tune them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import getpass
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
 from awa_actors.cli.database import ask
-from awa_actors.cli.failures import OK
+from awa_actors.cli.failures import NO, OK
 from awa_actors.cli.output import shown, write_json, write_table
 from awa_actors.cli.placement import Shared, noun
 from awa_actors.client import Client
 
-queue = noun("queue", "Queues: list, stats, pause, resume.")
+if TYPE_CHECKING:
+    from awa_actors.store.overrides import Overrides
+
+queue = noun("queue", "Queues: list, stats, pause, resume, drain, overrides.")
 
 
 @queue.command("list")
@@ -93,6 +96,71 @@ def resume(shared: Shared, name: str) -> int:
         write_json({"queue": name, "paused": False, "was_paused": was_paused})
     else:
         print(f"queue {shown(name)} " + ("is resumed" if was_paused else "was not paused"))
+    return OK
+
+
+@queue.command("drain")
+@click.argument("name")
+@click.option("--reason", default="the queue was drained", show_default=True, help="Kept with the jobs.")
+@click.pass_obj
+def drain(shared: Shared, name: str, reason: str) -> int:
+    """Cancel everything that waits in a queue now; running jobs go on. Exit status 1 when something stays."""
+    done = ask(shared, lambda client: client.admin.drain_queue(name, reason), writable=True)
+    if shared.json:
+        write_json({"cancelled": done.cancelled, "refused": {str(key): why for key, why in done.refused.items()}})
+    else:
+        print(f"{done.cancelled} cancelled" + (f", {len(done.refused)} left:" if done.refused else ""))
+        for job_id, why in done.refused.items():
+            print(f"job {job_id}: {shown(why)}")
+    return NO if done.refused else OK
+
+
+overrides = noun("overrides", "Tune the running workers of a queue: set, clear, show; they follow within ten seconds.")
+queue.add_command(overrides)
+
+
+@overrides.command("set")
+@click.argument("name")
+@click.option("--poll-interval", type=float, metavar="SECONDS", help="Between looks when nothing wakes a worker.")
+@click.option("--claim-batch", type=int, metavar="N", help="Most jobs of one claim.")
+@click.option("--rate-limit", type=float, metavar="N", help="Starts per second in each process.")
+@click.option("--deadline", type=float, metavar="SECONDS", help="An attempt may run, unless its job says otherwise.")
+@click.pass_obj
+def set_(shared: Shared, /, name: str, **values: Any) -> int:
+    """Replace all overrides of a queue; what is left out goes back to each worker's own setting."""
+    if all(value is None for value in values.values()):
+        raise click.UsageError("nothing is overridden: name a value, or use 'queue overrides clear'")
+    return _told(shared, name, ask(shared, lambda client: client.admin.overrides.set(name, **values), writable=True))
+
+
+@overrides.command("clear")
+@click.argument("name")
+@click.pass_obj
+def clear(shared: Shared, name: str) -> int:
+    """Take all overrides of a queue back; fine when there were none."""
+    was = ask(shared, lambda client: client.admin.overrides.clear(name), writable=True)
+    if shared.json:
+        write_json({"queue": name, "was_overridden": was})
+    else:
+        print(f"queue {shown(name)} " + ("follows its workers' settings again" if was else "had no overrides"))
+    return OK
+
+
+@overrides.command("show")
+@click.argument("name")
+@click.pass_obj
+def show_overrides(shared: Shared, name: str) -> int:
+    """Show the overrides of a queue."""
+    return _told(shared, name, ask(shared, lambda client: client.admin.overrides.show(name)))
+
+
+def _told(shared: Shared, name: str, found: Overrides) -> int:
+    values = attrs.asdict(found)
+    if shared.json:
+        write_json({"queue": name, **values})
+    else:
+        rows = [(key.replace("_", " "), value) for key, value in values.items() if value is not None]
+        write_table(("override", "value"), rows, f"queue {shown(name)} has no overrides")
     return OK
 
 

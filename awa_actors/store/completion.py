@@ -25,7 +25,7 @@ def completion(job: Any) -> tuple[Any, ...]:
     spec = job.client.registry.workers.get(job.kind)
     if spec is None or spec.completion is not Completion.CALLER_OWNED:
         raise UsageError(
-            f"completing a job yourself needs @registry.worker(…, completion=awa.Completion.CALLER_OWNED) for {job.kind!r}"
+            f"to complete {job.kind!r} jobs yourself, register with completion=awa.Completion.CALLER_OWNED"
         )
     metadata = attempt.notes().get("metadata")
     return (job.id, job.run_lease, attempt.instance, None if metadata is None else orjson.dumps(metadata).decode())

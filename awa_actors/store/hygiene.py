@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 
 from awa_actors.store.pool import Session
@@ -30,7 +32,6 @@ CARRY_LEASES = "SELECT awa_queue.carry_leases($1, $2)"
 PARK_READY = "SELECT awa_queue.park_ready($1, $2)"
 UNPARK_READY = "SELECT awa_queue.unpark_ready($1)"
 CARRY_BODIES = "SELECT awa_queue.carry_bodies($1, $2)"
-RELEASE_HISTORY_CLAIMS = "SELECT awa_queue.release_history_claims($1, make_interval(secs => $2))"
 FORGET = "SELECT terminal, dead FROM awa_queue.forget($1, make_interval(secs => $2), make_interval(secs => $3))"
 FORGET_INSTANCES = """
 DELETE FROM awa.instances i WHERE i.dead_at < clock_timestamp() - interval '1 hour'
@@ -52,7 +53,10 @@ class Ring:
 
 @attrs.frozen
 class Slot:
-    """One slot; `bytes` 0: truncated or never used; `sealed_for`: seconds since it stopped being current."""
+    """One slot; `bytes` 0: truncated or never used; `sealed_for`: seconds since it stopped being current.
+
+    The ledger of turns is short: a slot that it no longer names has been sealed for longer than anybody asks.
+    """
 
     ring: str
     number: int
@@ -62,7 +66,7 @@ class Slot:
 
 @attrs.frozen
 class Truncation:
-    """What became of one slot: truncated, empty, current, live, history, or busy (`blocker` is a server process id)."""
+    """What became of one slot: truncated, empty, current, live, history, settling, busy (`blocker`: server pid)."""
 
     ring: str
     slot: int
@@ -79,9 +83,10 @@ async def rings(session: Session) -> dict[str, Ring]:
 
 async def slots(session: Session) -> list[Slot]:
     """Every slot of every ring with its size on disk."""
+    rows = await session.fetch(SLOT_SIZES)
     return [
-        Slot(row["ring"], row["slot"], row["bytes"], row["sealed_for"] or 0.0)
-        for row in await session.fetch(SLOT_SIZES)
+        Slot(row["ring"], row["slot"], row["bytes"], math.inf if row["sealed_for"] is None else row["sealed_for"])
+        for row in rows
     ]
 
 
@@ -92,7 +97,11 @@ async def turn(session: Session, ring: Ring) -> int | None:
 
 
 async def truncate_slot(session: Session, ring: str, slot: int, retention: float = 0.0) -> Truncation:
-    """Truncate a slot if nothing in it is alive or younger than `retention` seconds. Never waits for a lock."""
+    """Truncate a slot if nothing in it is alive or younger than `retention` seconds. Never waits for a lock.
+
+    A slot is truncated some seconds after it was first found empty (`settling` until then): a dump that took its
+    snapshot before that has its locks by now, and finds everything its snapshot shows.
+    """
     row = await session.fetchrow(TRUNCATE_SLOT, ring, slot, retention)
     return Truncation(ring, slot, row["outcome"], row["blocker"])
 
@@ -115,11 +124,6 @@ async def unpark_ready(session: Session, rows: int) -> int:
 async def carry_bodies(session: Session, slot: int, rows: int) -> int:
     """Copy up to `rows` bodies that are still needed out of a segment, re-addressing them; returns how many."""
     return int(await session.fetchval(CARRY_BODIES, slot, rows))
-
-
-async def release_history_claims(session: Session, slot: int, retention: float) -> int:
-    """Give back unique keys held only by history in this segment that is older than `retention` seconds."""
-    return int(await session.fetchval(RELEASE_HISTORY_CLAIMS, slot, retention))
 
 
 async def forget(session: Session, rows: int, failed: float, dlq: float) -> int:

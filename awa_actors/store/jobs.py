@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import orjson
@@ -14,11 +15,7 @@ FIND = "SELECT awa.find_job($1)"
 CANCEL = "SELECT awa.cancel_job($1, $2)"
 RETRY = "SELECT awa.retry_job($1)"
 LIST = """
-SELECT to_jsonb(j.*) AS job FROM awa.jobs j
-WHERE ($1::text IS NULL OR j.state = $1::awa.job_state) AND ($2::text IS NULL OR j.kind = $2) AND ($3::text IS NULL OR
-j.queue = $3)
-  AND ($4::text IS NULL OR $4 = ANY (j.tags)) AND ($5::bigint IS NULL OR j.id < $5)
-ORDER BY j.id DESC LIMIT $6
+SELECT j::text AS job FROM awa.list_jobs($1::text::awa.job_state, $2, $3, $4, $5, $6, $7, $8) j
 """
 
 
@@ -52,9 +49,12 @@ async def list_jobs(
     kind: str | None = None,
     queue: str | None = None,
     tag: str | None = None,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
     before: int | None = None,
     limit: int = 100,
 ) -> list[JobRow]:
     """Newest first, ids below `before`. A page is short only when no more rows match."""
-    rows: list[Any] = await session.fetch(LIST, None if state is None else state.value, kind, queue, tag, before, limit)
+    name = None if state is None else state.value
+    rows: list[Any] = await session.fetch(LIST, name, kind, queue, tag, since, until, before, limit)
     return [job_row(orjson.loads(row["job"])) for row in rows]

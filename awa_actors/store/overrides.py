@@ -10,8 +10,8 @@ from awa_actors.store.pool import Session
 
 # The whole row at once: what is not said is not overridden.
 SET = """
-INSERT INTO awa.queues (queue, override_poll_interval_ms, override_claim_batch, override_rate_limit, override_deadline_ms,
-    overrides_updated_at) VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+INSERT INTO awa.queues (queue, override_poll_interval_ms, override_claim_batch, override_rate_limit,
+    override_deadline_ms, overrides_updated_at) VALUES ($1, $2, $3, $4, $5, clock_timestamp())
 ON CONFLICT (queue) DO UPDATE SET override_poll_interval_ms = excluded.override_poll_interval_ms,
     override_claim_batch = excluded.override_claim_batch, override_rate_limit = excluded.override_rate_limit,
     override_deadline_ms = excluded.override_deadline_ms, overrides_updated_at = excluded.overrides_updated_at
@@ -24,9 +24,9 @@ WHERE queue = $1 AND num_nonnulls(override_poll_interval_ms, override_claim_batc
 RETURNING queue
 """
 SHOW = """
-SELECT override_poll_interval_ms / 1000.0::float8 AS poll_interval, override_claim_batch, override_rate_limit,
+SELECT queue, override_poll_interval_ms / 1000.0::float8 AS poll_interval, override_claim_batch, override_rate_limit,
        override_deadline_ms / 1000.0::float8 AS deadline, overrides_updated_at
-FROM awa.queues WHERE queue = $1
+FROM awa.queues WHERE queue = ANY ($1)
 """
 
 
@@ -61,7 +61,6 @@ async def clear_overrides(session: Session, queue: str) -> bool:
     return bool(await session.fetch(CLEAR, queue))
 
 
-async def overrides(session: Session, queue: str) -> Overrides:
-    """What is overridden now."""
-    row = await session.fetchrow(SHOW, queue)
-    return NONE if row is None else Overrides(*row)
+async def overrides_of(session: Session, queues: list[str]) -> dict[str, Overrides]:
+    """What is overridden now, by queue; queues without settings are missing."""
+    return {row["queue"]: Overrides(*row[1:]) for row in await session.fetch(SHOW, queues)}

@@ -20,7 +20,7 @@ NOWHERE = 2**63 - 1
 _NAME = re.compile(r"[a-z0-9_]{1,60}")
 
 FIRST_READY = """
-SELECT r.queue, r.priority, r.shard, r.pos, coalesce(q.shards, 1) AS shards
+SELECT r.queue, r.priority, r.shard, r.pos, coalesce(q.lanes, 1) AS shards
 FROM awa_queue.ready r JOIN awa_queue.bodies b ON b.slot = r.slot AND b.job_id = r.job_id
 LEFT JOIN awa.queues q ON q.queue = r.queue
 WHERE ($1::text IS NULL OR b.kind = $1)

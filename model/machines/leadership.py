@@ -105,7 +105,8 @@ class Leadership(Machine[Election]):
                 yield (n,), self._renewed(self._node(s, n, answer=self._may_renew(s, n)), n)
             elif self.guard("only a free lease is taken", self._is_free(s)):
                 after = s._replace(nodes=tuple(other._replace(mine=m == n) for m, other in enumerate(s.nodes)))
-                yield (n,), self._node(after, n, answer=True)._replace(holder=n, left=self.lease, session=True)
+                # A renewal of an earlier term of its own, still under way, names a term that is over now.
+                yield (n,), self._node(after, n, answer=True, late=False)._replace(holder=n, left=self.lease, session=True)
             else:
                 yield (n,), self._node(s, n, answer=False)
 

@@ -71,6 +71,7 @@ class Queue(Machine[Plane]):
         "a claim sees only what is committed": ("an_availability_is_claimed_once",),
         "a claim takes only available jobs": ("an_availability_is_claimed_once",),
         "a claim takes the head": ("claims_follow_the_order",),
+        "the dead claim nothing": ("nobody_claims_for_the_dead",),
         "an end waits for who holds the job": ("one_transaction_holds_a_job",),
         "the end of an attempt names its run_lease": ("only_the_owner_ends_an_attempt",),
         "the end of an attempt names its instance": ("only_the_owner_ends_an_attempt",),
@@ -126,6 +127,8 @@ class Queue(Machine[Plane]):
             if not self.keeps("a claim takes the head"):
                 free.reverse()
             for i in range(self.n_instances):
+                if not self.guard("the dead claim nothing", i not in s.dead):
+                    continue
                 for skipped, (_, j) in enumerate(free[:2]):
                     job = self.seen(s, t, j)
                     if job.lease < self.leases:
@@ -305,6 +308,11 @@ class Queue(Machine[Plane]):
             return True
         before, now = self.seen(s, args[0], args[2]), self.seen(after, args[0], args[2])
         return before.state == "available" and now.lease == before.lease + 1
+
+    @step_rule
+    def nobody_claims_for_the_dead(self, s: Plane, name: str, args: Args, after: Plane) -> bool:
+        """An instance that was declared dead gets no more jobs, however late its claim arrives."""
+        return name != "claim" or args[1] not in s.dead
 
     @step_rule
     def claims_follow_the_order(self, s: Plane, name: str, args: Args, after: Plane) -> bool:

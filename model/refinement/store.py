@@ -141,13 +141,13 @@ class Store:
         )
 
     def truncate(self) -> list[str]:
-        """Try to truncate every slot, with no retention; what became of them."""
+        """Try to truncate every slot, with no retention and without waiting for it to settle; what became of them."""
         return [
             outcome
             for ring, slots in SLOTS.items()
             for slot in range(slots)
             for (outcome,) in self.observer.execute(
-                "SELECT outcome FROM awa_queue.truncate_slot(%s, %s, interval '0')", [ring, slot]
+                "SELECT outcome FROM awa_queue.truncate_slot(%s, %s, interval '0', interval '0')", [ring, slot]
             ).fetchall()
         ]
 

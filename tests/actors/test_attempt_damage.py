@@ -47,7 +47,8 @@ async def test_a_leaked_nursery_is_an_error_after_which_the_worker_drains_and_fa
 
     async with awa.open_client(database, registry=registry) as client:
         bystander, leaking = await client.insert_many([Work(1), Work(0)])
-        with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="Nursery stack corrupted"), flatten_subgroups=True):
+        corrupted = pytest.RaisesExc(RuntimeError, match="Nursery stack corrupted")
+        with pytest.RaisesGroup(corrupted, flatten_subgroups=True):
             async with trio.open_nursery() as nursery:
                 await nursery.start(client.run_worker)
                 await becomes(client, leaking.id, RETRYABLE)

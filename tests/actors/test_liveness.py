@@ -100,27 +100,30 @@ async def test_a_process_whose_beats_do_not_arrive_stops_claiming_before_it_look
     async def work(job: awa.Job[Work]) -> None: ...
 
     queue = QueueConfig("default", poll_interval=0.02)
-    async with freezing_proxy(database) as proxy, awa.open_client(database) as operator:
-        async with working(proxy.url, registry, queue, settings=quick(3.0)) as (_, worker):
-            await becomes(operator, (await operator.insert(Work())).id, COMPLETED)
-            proxy.freeze("beat")
+    async with (
+        freezing_proxy(database) as proxy,
+        awa.open_client(database) as operator,
+        working(proxy.url, registry, queue, settings=quick(3.0)) as (_, worker),
+    ):
+        await becomes(operator, (await operator.insert(Work())).id, COMPLETED)
+        proxy.freeze("beat")
 
-            async def has_stopped() -> bool:
-                return not worker.beating
+        async def has_stopped() -> bool:
+            return not worker.beating
 
-            await until(has_stopped)
-            age = float(await ask(operator, BEAT_AGE))
-            assert age < 3.0, "others could have taken what it claims"
-            kept = await operator.insert(Work())
-            looks = trio.current_time() + 10 * queue.poll_interval
+        await until(has_stopped)
+        age = float(await ask(operator, BEAT_AGE))
+        assert age < 3.0, "others could have taken what it claims"
+        kept = await operator.insert(Work())
+        looks = trio.current_time() + 10 * queue.poll_interval
 
-            async def many_polls_later() -> bool:
-                assert (await operator.admin.job(kept.id)).state is JobState.AVAILABLE
-                return trio.current_time() > looks
+        async def many_polls_later() -> bool:
+            assert (await operator.admin.job(kept.id)).state is JobState.AVAILABLE
+            return trio.current_time() > looks
 
-            await until(many_polls_later)
-            proxy.thaw()
-            await becomes(operator, kept.id, COMPLETED)
+        await until(many_polls_later)
+        proxy.thaw()
+        await becomes(operator, kept.id, COMPLETED)
 
 
 async def test_a_stale_beat_is_measured_from_when_it_was_sent(database: str) -> None:
@@ -166,23 +169,26 @@ async def test_a_claim_under_an_instance_that_died_meanwhile_is_not_doubled(data
     async def work(job: awa.Job[Work]) -> None:
         runs.append(job._control.instance)
 
-    async with freezing_proxy(database) as proxy, awa.open_client(database) as operator:
-        async with working(proxy.url, registry, settings=quick(0.6)) as (_, worker):
-            await becomes(operator, (await operator.insert(Work())).id, COMPLETED)
-            before = worker.instance
-            is_idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE 'CALL%'"
-            await until(partial(_true, operator, is_idle))
-            proxy.freeze_answers("dispatcher")
-            late = await operator.insert(Work())
-            await until(partial(_true, operator, "SELECT count(*) FROM awa.jobs WHERE state = 'running'"))
-            await ask(operator, "UPDATE awa.instances SET dead_at = clock_timestamp() RETURNING id")
+    async with (
+        freezing_proxy(database) as proxy,
+        awa.open_client(database) as operator,
+        working(proxy.url, registry, settings=quick(0.6)) as (_, worker),
+    ):
+        await becomes(operator, (await operator.insert(Work())).id, COMPLETED)
+        before = worker.instance
+        is_idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE 'CALL%'"
+        await until(partial(_true, operator, is_idle))
+        proxy.freeze_answers("dispatcher")
+        late = await operator.insert(Work())
+        await until(partial(_true, operator, "SELECT count(*) FROM awa.jobs WHERE state = 'running'"))
+        await ask(operator, "UPDATE awa.instances SET dead_at = clock_timestamp() RETURNING id")
 
-            async def is_another() -> bool:
-                return worker.instance != before
+        async def is_another() -> bool:
+            return worker.instance != before
 
-            await until(is_another)
-            proxy.thaw()
-            row = await becomes(operator, late.id, COMPLETED)
+        await until(is_another)
+        proxy.thaw()
+        row = await becomes(operator, late.id, COMPLETED)
     assert [str(run) for run in runs] == [before, before]
     assert (row.attempt, row.rescues) == (1, 0)
 

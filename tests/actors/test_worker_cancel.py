@@ -107,7 +107,7 @@ async def test_a_cancel_is_found_when_all_slots_and_all_connections_are_taken(da
         lives = WorkerSettings(cancel_poll=0.02)
         async with working(database, registry, queue, database=settings, settings=lives):
             await hold_all([job.id for job in jobs[:2]])
-            for job in jobs:
+            for job in reversed(jobs):  # the one that waits first: a slot that comes free would let it start
                 await operator.admin.cancel(job.id)
 
             async def both_ended() -> bool:
@@ -155,23 +155,26 @@ async def test_a_listener_comes_back_and_is_heard(database: str, waiting: Waitin
     # Polling is so slow that only a notification, or the look after a reconnection, finds anything in time.
     queue, lives = QueueConfig("default", poll_interval=600.0), WorkerSettings(cancel_poll=600.0)
     terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%listener'"
-    async with freezing_proxy(database) as proxy, awa.open_client(database) as operator:
-        async with working(proxy.url, waiting.registry, queue, settings=lives):
-            first = await operator.insert(Work())
-            await waiting.run_of(first.id)
-            if harm == "killed":
-                async with operator.transaction() as tx:
-                    await tx.fetch(terminate)
-            else:
-                proxy.freeze("listener")
-            second = await operator.insert(Work())
-            if harm == "frozen":
-                with trio.move_on_after(0.5):  # long enough for the probe to give the connection up
-                    await waiting.run_of(second.id)
-                proxy.thaw()
-            await waiting.run_of(second.id)
-            third = await operator.insert(Work())
-            await waiting.run_of(third.id)
-            for job in (first, second, third):
-                await operator.admin.cancel(job.id)
-                await waiting.end_of(job.id)
+    async with (
+        freezing_proxy(database) as proxy,
+        awa.open_client(database) as operator,
+        working(proxy.url, waiting.registry, queue, settings=lives),
+    ):
+        first = await operator.insert(Work())
+        await waiting.run_of(first.id)
+        if harm == "killed":
+            async with operator.transaction() as tx:
+                await tx.fetch(terminate)
+        else:
+            proxy.freeze("listener")
+        second = await operator.insert(Work())
+        if harm == "frozen":
+            with trio.move_on_after(0.5):  # long enough for the probe to give the connection up
+                await waiting.run_of(second.id)
+            proxy.thaw()
+        await waiting.run_of(second.id)
+        third = await operator.insert(Work())
+        await waiting.run_of(third.id)
+        for job in (first, second, third):
+            await operator.admin.cancel(job.id)
+            await waiting.end_of(job.id)

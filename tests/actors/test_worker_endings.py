@@ -114,16 +114,19 @@ async def test_a_claim_that_is_never_answered_goes_back_in_the_last_step(
 async def test_a_claim_whose_answer_was_lost_is_given_back_and_run(database: str) -> None:
     began, gate = trio.Event(), trio.Event()
     gate.set()
-    async with freezing_proxy(database) as proxy, awa.open_client(database) as operator:
-        async with working(proxy.url, gated(began, gate)) as (client, _):
-            await idle_dispatcher(operator)
-            proxy.freeze_answers("dispatcher")
-            job = await operator.insert(Work())
-            await until(partial(_is, operator, job.id, RUNNING))
-            assert not began.is_set()
-            await proxy.cut("dispatcher")
-            proxy.thaw()
-            row = await becomes(client, job.id, COMPLETED)
+    async with (
+        freezing_proxy(database) as proxy,
+        awa.open_client(database) as operator,
+        working(proxy.url, gated(began, gate)) as (client, _),
+    ):
+        await idle_dispatcher(operator)
+        proxy.freeze_answers("dispatcher")
+        job = await operator.insert(Work())
+        await until(partial(_is, operator, job.id, RUNNING))
+        assert not began.is_set()
+        await proxy.cut("dispatcher")
+        proxy.thaw()
+        row = await becomes(client, job.id, COMPLETED)
     assert (row.attempt, row.run_lease) == (1, 2)
 
 
@@ -185,6 +188,7 @@ async def test_a_stop_ends_in_bounded_time_when_the_database_is_gone(server: Ser
         assert trio.current_time() - asked < settings.shutdown_write + 3.0
 
 
+@pytest.mark.slow
 async def test_a_stop_ends_in_bounded_time_when_the_database_is_frozen(database: str) -> None:
     began, settings = trio.Event(), WorkerSettings(shutdown_write=1.0)
     async with freezing_proxy(database) as proxy:

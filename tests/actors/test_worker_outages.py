@@ -171,6 +171,7 @@ async def test_connections_that_turned_read_only_are_thrown_away(
             await eventually_completed(client, await eventually_inserts(client, 4))
 
 
+@pytest.mark.slow
 async def test_a_claim_that_times_out_is_tried_again(database: str, registry: awa.Registry) -> None:
     settings = DatabaseSettings(statement_timeout=0.2, lock_timeout=0.1)
     queue = QueueConfig("default", poll_interval=0.05)
@@ -206,6 +207,7 @@ async def test_a_worker_that_only_polls_does_all_its_work(
             await becomes(client, (await client.insert(Work(2), opts)).id, COMPLETED)
 
 
+@pytest.mark.slow
 async def test_a_frozen_dispatcher_is_given_up_and_replaced(
     database: str, registry: awa.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

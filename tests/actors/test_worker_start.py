@@ -107,7 +107,7 @@ async def stop_after(database: str, registry: awa.Registry, steps: int) -> None:
 
 async def test_a_stop_at_some_moments_of_the_start_ends_it(database: str, registry: awa.Registry) -> None:
     steps = await steps_of_a_start(database, registry)
-    for step in random.Random(44).sample(range(1, steps), 8):
+    for step in random.Random(44).sample(range(1, steps), 5):
         await stop_after(database, registry, step)
     async with working(database, registry) as (client, _):
         await becomes(client, (await client.insert(Work())).id, JobState.COMPLETED)

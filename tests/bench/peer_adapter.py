@@ -15,7 +15,7 @@ import trio
 
 sys.path.insert(0, os.environ["PEERBENCH"])
 
-import common
+import common  # type: ignore[import-not-found]  # the harness is found at run time only
 
 import awa_actors as awa
 import awa_actors.actors.worker

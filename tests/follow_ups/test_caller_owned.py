@@ -3,12 +3,17 @@
 import logging
 from typing import Any
 
+import psycopg
 import pytest
+import sqlalchemy
+import sqlalchemy.orm
 import trio
 from at_work import LIMIT, ask, becomes, until, working
 from follow_up_jobs import Notice, Signup, Welcome, enqueued
 
 import awa_actors as awa
+import awa_actors.bridge.psycopg as awa_psycopg
+import awa_actors.bridge.sqlalchemy as awa_sqlalchemy
 from awa_actors.jobs import JobState
 
 WORKS = awa.QueueConfig("signup", poll_interval=0.02)
@@ -231,7 +236,7 @@ async def test_complete_is_refused_where_the_runtime_completes(database: str) ->
     async with working(database, registry, WORKS) as (client, _):
         job = await client.insert(Signup(7))
         row = await becomes(client, job.id, JobState.RETRYABLE)
-        assert "completion=awa.Completion.CALLER_OWNED" in row.errors[-1]["error"]
+        assert "register with completion=awa.Completion.CALLER_OWNED" in row.errors[-1]["error"]
 
 
 async def test_the_look_waits_for_a_transaction_that_is_just_committing(database: str) -> None:
@@ -267,3 +272,58 @@ async def test_the_look_waits_for_a_transaction_that_is_just_committing(database
 async def _waits_for_a_lock(client: awa.Client) -> bool:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return bool(await ask(client, waiting))
+
+
+def by_psycopg(url: str, job: awa.Job[Signup]) -> awa.FinalizationReceipt:
+    with psycopg.connect(url) as conn:
+        conn.execute("INSERT INTO public.books VALUES (%s)", [job.args.user_id])
+        awa_psycopg.insert(conn, Welcome(job.args.user_id))
+        return awa_psycopg.complete(conn, job)
+
+
+def by_sqlalchemy(url: str, job: awa.Job[Signup]) -> awa.FinalizationReceipt:
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
+    with sqlalchemy.orm.Session(engine) as session, session.begin():
+        session.execute(sqlalchemy.text("INSERT INTO public.books VALUES (:n)"), {"n": job.args.user_id})
+        awa_sqlalchemy.insert(session, Welcome(job.args.user_id))
+        made = awa_sqlalchemy.complete(session, job)
+    engine.dispose()
+    return made
+
+
+@pytest.mark.parametrize("write", [by_psycopg, by_sqlalchemy])
+async def test_a_bridge_completes_in_the_applications_own_transaction(books: str, write: Any) -> None:
+    registry = awa.Registry()
+
+    @registry.worker(Signup, completion=awa.Completion.CALLER_OWNED)
+    def handler(job: awa.Job[Signup]) -> awa.FinalizationReceipt:
+        job.update_metadata(by=write.__name__)
+        made: awa.FinalizationReceipt = write(books, job)
+        return made
+
+    async with working(books, registry, WORKS) as (client, _):
+        job = await client.insert(Signup(7))
+        row = await becomes(client, job.id, JobState.COMPLETED)
+        assert row.metadata == {"by": write.__name__}
+        assert (await booked(client), len(await enqueued(client))) == (1, 1)
+
+
+async def test_a_bridge_aborts_the_transaction_of_an_attempt_that_was_taken_away(books: str) -> None:
+    registry, raised = awa.Registry(), []
+
+    @registry.worker(Signup, completion=awa.Completion.CALLER_OWNED)
+    def handler(job: awa.Job[Signup]) -> awa.FinalizationReceipt:
+        with psycopg.connect(books, autocommit=True) as other:
+            other.execute("SELECT awa.cancel_job(%s)", [job.id])
+        try:
+            return by_psycopg(books, job)
+        except awa.StaleAttempt as error:
+            raised.append(error)
+            raise
+
+    async with working(books, registry, WORKS) as (client, worker):
+        job = await client.insert(Signup(7))
+        await becomes(client, job.id, JobState.CANCELLED)
+        await worker.drain()
+        assert len(raised) == 1
+        assert (await booked(client), len(await enqueued(client))) == (0, 0)

@@ -223,6 +223,7 @@ async def test_a_server_that_stops_answering_is_given_up_within_the_deadline(
         await all_whole(pool)
 
 
+@pytest.mark.slow
 async def test_a_frozen_connection_does_not_hold_up_the_close(empty_database: str) -> None:
     async with freezing_proxy(empty_database) as proxy, open_driver_loop() as loop:
         pool = Pool(proxy.url, DatabaseSettings(pool_size=3), loop)

@@ -1,18 +1,18 @@
-"""The plugin in a project of its own: what a user writes, run by a pytest of its own."""
+"""The plugin in a project of its own: what docs/how-to/test-your-jobs.md says, run by a pytest of its own."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from command_line import clean_environment
+from command_line import REPOSITORY, clean_environment
 
-CONFTEST = """
+PAGE = (REPOSITORY / "docs/how-to/test-your-jobs.md").read_text()
+CONFTEST, SIGN_UP, DYING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SHOP = """
 import attrs
-import pytest
 import awa_actors as awa
-
-pytest_plugins = ["awa_actors.testing.plugin"]
 
 @attrs.frozen
 class Signup:
@@ -22,38 +22,37 @@ class Signup:
 class SendWelcome:
     user_id: int
 
+@attrs.frozen
+class Charge:
+    invoice: int
+
 registry = awa.Registry()
 
 @registry.worker(Signup)
 async def sign_up(job: awa.Job[Signup]) -> None: ...
 
+@registry.worker(Charge)
+async def charge(job: awa.Job[Charge]) -> None: ...
+
 @registry.on_completed_enqueue(Signup)
 def welcome(event: awa.events.Completed[Signup]) -> SendWelcome:
     return SendWelcome(event.args.user_id)
-
-@pytest.fixture
-def awa_registry() -> awa.Registry:
-    return registry
 """
-TESTS = """
+TESTS = f"""
 import awa_actors as awa
-from awa_actors.testing import Outcome, assert_enqueued, work_one
-from conftest import SendWelcome, Signup
-
-async def test_signup_sends_a_welcome(awa_client: awa.Client) -> None:
-    await awa_client.insert(Signup(user_id=7))
-    worked = await work_one(awa_client, Signup)
-    assert worked.outcome is Outcome.COMPLETED
-    await assert_enqueued(awa_client, SendWelcome, user_id=7)
-
+from awa_actors.testing import abandon_one, expire_instance_and_tick
+from shop import Charge, SendWelcome, Signup
+{SIGN_UP}
+{DYING}
 async def test_every_test_has_a_database_of_its_own(awa_client: awa.Client) -> None:
     assert await awa_client.admin.jobs() == []
 """
-SETTINGS = "[pytest]\ntrio_mode = true\nfilterwarnings = error\n"
+SETTINGS = "[pytest]\ntrio_mode = true\nfilterwarnings = error\npythonpath = .\n"
 
 
 def run(project: Path, settings: str = SETTINGS, **environment: str) -> subprocess.CompletedProcess[str]:
-    for name, text in {"conftest.py": CONFTEST, "test_shop.py": TESTS, "pytest.ini": settings}.items():
+    files = {"shop.py": SHOP, "conftest.py": CONFTEST, "test_shop.py": TESTS, "pytest.ini": settings}
+    for name, text in files.items():
         (project / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     return subprocess.run(
@@ -64,7 +63,7 @@ def run(project: Path, settings: str = SETTINGS, **environment: str) -> subproce
 @pytest.mark.slow
 def test_a_project_needs_nothing_but_the_plugin(tmp_path: Path) -> None:
     done = run(tmp_path)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -74,7 +73,7 @@ def test_the_database_is_the_one_that_a_setting_names(tmp_path: Path, database: 
         done = run(tmp_path, f"{SETTINGS}awa_database_url = {database}\n")
     else:
         done = run(tmp_path, AWA_TESTING_DATABASE_URL=database)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow

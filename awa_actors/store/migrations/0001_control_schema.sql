@@ -20,6 +20,7 @@ CREATE TABLE awa.queues (
     paused_by                 text,
     paused_until              timestamptz,
     shards                    smallint NOT NULL DEFAULT 1 CHECK (shards BETWEEN 1 AND 64),
+    lanes                     smallint NOT NULL DEFAULT 1,   -- how many shards claims look at: the most there ever were
     override_poll_interval_ms integer CHECK (override_poll_interval_ms > 0),
     override_claim_batch      integer CHECK (override_claim_batch > 0),
     override_rate_limit       float8 CHECK (override_rate_limit > 0),
@@ -30,6 +31,14 @@ CREATE TABLE awa.queues (
     dlq_enabled               boolean,
     dlq_retention             interval
 );
+
+-- Jobs stay in the shard they were put in, so claims go on looking there when a queue gets fewer shards.
+CREATE FUNCTION awa.keep_lanes() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    NEW.lanes := greatest(NEW.shards, NEW.lanes);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER keep_lanes BEFORE INSERT OR UPDATE ON awa.queues FOR EACH ROW EXECUTE FUNCTION awa.keep_lanes();
 
 -- One row per process start. An attempt is alive while its instance is: one small write per process and beat,
 -- not one per attempt. `dead_at` is set once by whoever finds the beat too old; there is no way back for this id.

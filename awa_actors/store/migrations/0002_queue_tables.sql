@@ -44,7 +44,8 @@ CREATE INDEX terminal_age ON awa_queue.terminal (queue, finalized_at);
 CREATE INDEX dlq_entries_age ON awa_queue.dlq_entries (queue, dlq_at);
 
 -- Everything about a job that does not change while it is available or runs. NULL stands for the common value
--- (run_at = created_at, pos = job_id, counters 0), which keeps the usual row narrow.
+-- (run_at = created_at, pos = job_id, counters 0), which keeps the usual row narrow. What the plain tables would refuse is
+-- refused here too: a job that could be inserted but not recorded as failed would never leave its worker.
 CREATE TABLE awa_queue.bodies (
     slot          smallint NOT NULL,
     priority      smallint NOT NULL CHECK (priority BETWEEN 1 AND 4),
@@ -57,12 +58,12 @@ CREATE TABLE awa_queue.bodies (
     args          jsonb NOT NULL,
     pos           bigint,
     run_at        timestamptz,
-    deadline_ms   bigint,
+    deadline_ms   bigint CHECK (deadline_ms > 0),
     metadata      jsonb,
     tags          text[] CHECK (cardinality(tags) <= 20),
     errors        jsonb,
     progress      jsonb,
-    unique_key    bytea,
+    unique_key    bytea CHECK (octet_length(unique_key) BETWEEN 1 AND 200),
     unique_states bit(8),
     snoozes       integer,
     rescues       integer,
@@ -90,7 +91,7 @@ CREATE TABLE awa_queue.leases (
     lslot       smallint NOT NULL,
     slot        smallint NOT NULL,
     attempt     smallint NOT NULL,
-    frees_claim boolean NOT NULL,   -- completing gives the unique key back
+    frees_claim boolean NOT NULL,   -- the unique key changes hands when it completes
     job_id      bigint NOT NULL,
     run_lease   bigint NOT NULL,
     instance    uuid NOT NULL,
@@ -137,6 +138,15 @@ CREATE TABLE awa_queue.ring_turns (
     PRIMARY KEY (ring, generation)
 );
 INSERT INTO awa_queue.ring_turns (ring, generation, slot) VALUES ('segments', 0, 0), ('ready', 0, 0), ('leases', 0, 0);
+
+-- When a slot was first found empty under its lock. It is truncated at a later look: a dump takes its snapshot first and its locks
+-- after that, and would miss what was still there in between.
+CREATE TABLE awa_queue.emptied_slots (
+    ring     text NOT NULL,
+    slot     smallint NOT NULL,
+    found_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (ring, slot)
+);
 
 -- STRICT and STABLE would let the planner fold it into a plan; it must be read afresh in every statement.
 CREATE FUNCTION awa_queue.current_slot(p_ring text) RETURNS smallint LANGUAGE plpgsql VOLATILE

@@ -2,12 +2,13 @@
 -- Statistics of churning tables are always wrong, so plans are pinned: no sequential scan, no hash or merge join, no JIT.
 
 -- Everything about a claimed job that few jobs have, as one JSON object (NULL when there is none of it).
--- No SET clause: it must be inlined, a call per row would double the price of a claim.
+-- No SET clause: it must be inlined, a call per row would double the price of a claim. Nulls stay: to strip them would also
+-- strip those inside the user's own values.
 CREATE FUNCTION awa_queue.extras(b awa_queue.bodies) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN num_nonnulls(b.metadata, b.tags, b.errors, b.progress, b.snoozes, b.rescues, b.interrupted, b.unique_key) > 0
-        THEN jsonb_strip_nulls(jsonb_build_object('metadata', b.metadata, 'tags', b.tags, 'errors', b.errors,
+        THEN jsonb_build_object('metadata', b.metadata, 'tags', b.tags, 'errors', b.errors,
              'progress', b.progress, 'snoozes', b.snoozes, 'rescues', b.rescues, 'interrupted', b.interrupted,
-             'unique_key', encode(b.unique_key, 'hex')))::text END
+             'unique_key', encode(b.unique_key, 'hex'))::text END
 $$;
 
 CREATE TYPE awa_queue.claim_batch AS (
@@ -15,7 +16,32 @@ CREATE TYPE awa_queue.claim_batch AS (
     priorities smallint[], kinds text[], args text[], created_at timestamptz[], run_at timestamptz[],
     deadline_at timestamptz[], extras text[], hints bigint[], claimed_at timestamptz);
 
--- Take up to p_n visible rows of one lane in position order, not beyond p_bytes of args (one job is always taken).
+-- Which failures are the row's own, so that it is to be isolated: bad data, constraints, limits, a body that is missing or cannot be
+-- read. Everything else (locks, resources, rights, a server that goes down) says nothing about the row: the whole call fails.
+CREATE FUNCTION awa_queue.is_row_fault(p_sqlstate text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog AS $$
+    SELECT left(p_sqlstate, 2) IN ('21', '22', '23', '44', '54', 'P0') OR p_sqlstate IN ('AWA01', 'XX001', 'XX002')
+$$;
+
+-- take_claim for a job that is on its way and must not wait for a stranger's transaction. NULL: taken; 0: nobody can tell yet,
+-- since an open transaction is about to take the key or to give it back; otherwise the job that holds it.
+-- One wait per transaction is worth its time, a batch of them is not.
+CREATE FUNCTION awa_queue.try_claim(p_key bytea, p_job bigint) RETURNS bigint LANGUAGE plpgsql
+SET search_path = pg_catalog SET lock_timeout = '50ms' AS $$
+BEGIN
+    IF current_setting('awa.claim_waited', true) = 'yes' THEN
+        PERFORM set_config('lock_timeout', '1ms', true);
+    END IF;
+    BEGIN
+        RETURN awa_queue.take_claim(p_key, p_job);
+    EXCEPTION WHEN lock_not_available THEN
+        PERFORM set_config('awa.claim_waited', 'yes', true);
+        RETURN 0;
+    END;
+END $$;
+
+-- Take visible rows of one lane in position order until there are p_n of them or p_bytes are reached. What counts is the text that
+-- is sent, args and extras: what is stored may be compressed.
 -- Shape: ready rows out, leases in; the bodies stay where they are. Returns the batch, its hints holding the last position.
 CREATE FUNCTION awa_queue.take_lane(
     p_queue text, p_priority smallint, p_shard smallint, p_from bigint, p_n integer, p_bytes bigint, p_instance uuid,
@@ -30,25 +56,27 @@ BEGIN
         WHERE r.queue = p_queue AND r.priority = p_priority AND r.shard = p_shard AND r.pos >= p_from
         ORDER BY r.pos LIMIT p_n FOR UPDATE SKIP LOCKED
     ), sized AS MATERIALIZED (
-        SELECT c.*, b.*, pg_column_size(b.args) AS size, sum(pg_column_size(b.args)) OVER (ROWS UNBOUNDED PRECEDING) AS total
-        FROM candidate c
-        LEFT JOIN LATERAL (
-            SELECT x.job_id AS bodied, x.kind, x.args, x.max_attempts, x.created_at, x.run_at, x.unique_key IS NOT NULL AS is_unique,
-                   x.unique_states, coalesce(x.deadline_ms, p_deadline_ms) * interval '1 millisecond' AS deadline,
-                   awa_queue.extras(x) AS extras
-            FROM awa_queue.bodies x WHERE x.slot = c.slot AND x.job_id = c.job_id OFFSET 0) b ON true
+        SELECT t.*, sum(t.size) OVER (ROWS UNBOUNDED PRECEDING) - t.size AS before FROM (
+            SELECT c.*, b.*, octet_length(b.text) + coalesce(octet_length(b.extras), 0) AS size
+            FROM candidate c
+            LEFT JOIN LATERAL (
+                SELECT x.job_id AS bodied, x.kind, x.args::text AS text, x.max_attempts, x.created_at, x.run_at,
+                       x.unique_key IS NOT NULL AS is_unique, x.unique_states,
+                       coalesce(x.deadline_ms, p_deadline_ms) * interval '1 millisecond' AS deadline, awa_queue.extras(x) AS extras
+                FROM awa_queue.bodies x WHERE x.slot = c.slot AND x.job_id = c.job_id OFFSET 0) b ON true) t
     ), deleted AS (
         DELETE FROM awa_queue.ready r USING sized s
-        WHERE r.rslot = s.rslot AND r.ctid = s.tid AND coalesce(s.total - s.size, 0) < p_bytes
+        WHERE r.rslot = s.rslot AND r.ctid = s.tid AND coalesce(s.before, 0) < p_bytes
         RETURNING s.*
     ), leased AS (
         INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at, deadline_at)
-        SELECT p_lslot, d.slot, least(d.attempt + 1, 32767), d.is_unique AND get_bit(d.unique_states, 3) = 0,
+        SELECT p_lslot, d.slot, least(d.attempt + 1, 32767),
+               d.is_unique AND (get_bit(d.unique_states, 3) = 0 OR get_bit(d.unique_states, 2) = 0),
                d.job_id, d.run_lease + 1, p_instance, p_now, p_now + d.deadline
         FROM deleted d
     )
     SELECT array_agg(d.job_id), array_agg(d.run_lease + 1), array_agg(p_lslot), array_agg(least(d.attempt + 1, 32767)::smallint),
-           array_agg(d.max_attempts), array_agg(p_priority), array_agg(d.kind), array_agg(d.args::text), array_agg(d.created_at),
+           array_agg(d.max_attempts), array_agg(p_priority), array_agg(d.kind), array_agg(d.text), array_agg(d.created_at),
            array_agg(d.run_at), array_agg(p_now + d.deadline), array_agg(d.extras), max(d.pos), count(d.bodied),
            bool_or(d.is_unique AND get_bit(d.unique_states, 2) <> get_bit(d.unique_states, 1))
     INTO v.job_ids, v.run_leases, v.lslots, v.attempts, v.max_attempts, v.priorities, v.kinds, v.args, v.created_at, v.run_at,
@@ -63,78 +91,121 @@ BEGIN
 END $$;
 
 -- Unique keys whose mask differs between available and running change hands at claim. A job that must regain a key which a
--- newer job holds ends here as a duplicate; it leaves the batch as a row without a kind.
+-- newer job holds ends here as a duplicate; one whose key is undecided waits a second outside the queue, so that it holds up
+-- nobody. Both leave the batch as rows without a kind.
 CREATE FUNCTION awa_queue.shift_claims(p_batch awa_queue.claim_batch) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
-SET search_path = pg_catalog AS $$
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
-    v_lease awa_queue.leases;
-    v_row   awa_queue.deferred_jobs;
+    v_lease  awa_queue.leases;
+    v_row    awa_queue.deferred_jobs;
+    v_holder bigint;
 BEGIN
     FOR i IN 1..cardinality(p_batch.job_ids) LOOP
-        CONTINUE WHEN p_batch.extras[i] IS NULL OR NOT (p_batch.extras[i]::jsonb ? 'unique_key');
+        CONTINUE WHEN p_batch.extras[i]::jsonb ->> 'unique_key' IS NULL;
         SELECT l.* INTO v_lease FROM awa_queue.leases l WHERE l.lslot = p_batch.lslots[i] AND l.job_id = p_batch.job_ids[i];
         v_row := awa_queue.whole(v_lease);
         IF get_bit(v_row.unique_states, 2) = get_bit(v_row.unique_states, 1) THEN
             CONTINUE;
         ELSIF get_bit(v_row.unique_states, 2) = 0 THEN
             DELETE FROM awa.job_unique_claims c WHERE c.unique_key = v_row.unique_key AND c.job_id = v_row.job_id;
-        ELSIF awa_queue.take_claim(v_row.unique_key, v_row.job_id) IS NOT NULL THEN
-            DELETE FROM awa_queue.leases l WHERE l.lslot = v_lease.lslot AND l.job_id = v_lease.job_id;
+            CONTINUE;
+        END IF;
+        v_holder := awa_queue.try_claim(v_row.unique_key, v_row.job_id);
+        CONTINUE WHEN v_holder IS NULL;
+        DELETE FROM awa_queue.leases l WHERE l.lslot = v_lease.lslot AND l.job_id = v_lease.job_id;
+        p_batch.kinds[i] := NULL;
+        IF v_holder = 0 THEN
+            v_row.attempt := greatest(v_row.attempt - 1, 0);
+            PERFORM awa_queue.postpone(v_row, 'available');
+        ELSE
             PERFORM awa_queue.end_as_duplicate(v_row);
-            p_batch.kinds[i] := NULL;
         END IF;
     END LOOP;
     RETURN p_batch;
 END $$;
 
 -- Claim up to p_n jobs: look at the head of each lane, order lanes by effective priority and age, take from the best until full.
--- p_hints: per lane the position where this claimer last found work. Wrong hints cost time, never jobs.
+-- p_hints: per lane the position where this claimer last found work; empty to look from the beginning. Wrong hints cost time,
+-- never jobs. What a lane cannot give as a batch it gives row by row.
 CREATE FUNCTION awa_queue.take(
     p_queue text, p_n integer, p_bytes bigint, p_instance uuid, p_aging float8, p_deadline_ms bigint, p_hints bigint[]
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_now    timestamptz := clock_timestamp();
-    v_lslot  smallint;
-    v_shards smallint := 1;
-    v_paused boolean;
-    v_override bigint;
-    v_left   integer := p_n;
-    v_bytes  bigint := p_bytes;
-    v_lane   record;
-    v_got    awa_queue.claim_batch;
-    v_all    awa_queue.claim_batch;
+    v_now      timestamptz := clock_timestamp();
+    v_hints    bigint[];
+    v_lslot    smallint;
+    v_shards   smallint;
+    v_paused   boolean;
+    v_deadline bigint;
+    v_left     integer := p_n;
+    v_bytes    bigint := p_bytes;
+    v_lane     record;
+    v_from     bigint;
+    v_size     bigint;
+    v_n        integer;
+    v_state    text;
+    v_got      awa_queue.claim_batch;
+    v_all      awa_queue.claim_batch;
 BEGIN
-    -- A queue without a row here leaves NULL in all of these.
-    SELECT q.shards, q.paused AND coalesce(q.paused_until > v_now, true), q.override_deadline_ms
-    INTO v_shards, v_paused, v_override FROM awa.queues q WHERE q.queue = p_queue;
-    p_deadline_ms := coalesce(v_override, p_deadline_ms);
+    IF EXISTS (SELECT FROM awa.instances i WHERE i.id = p_instance AND i.dead_at IS NOT NULL) THEN
+        RETURN NULL;
+    END IF;
+    SELECT q.lanes, q.paused AND coalesce(q.paused_until > v_now, true), q.override_deadline_ms
+    INTO v_shards, v_paused, v_deadline FROM awa.queues q WHERE q.queue = p_queue;
     IF v_paused THEN
         RETURN NULL;
     END IF;
+    -- A queue without settings has left NULLs here.
+    v_shards := coalesce(v_shards, 1);
+    p_deadline_ms := nullif(coalesce(v_deadline, p_deadline_ms), 0);
+    -- Always whole: to assign to an element of an empty array would make it the first one that drivers see.
+    v_hints := coalesce(p_hints, '{}') || array_fill(0::bigint, ARRAY[greatest(4 * v_shards - coalesce(cardinality(p_hints), 0), 0)]);
     v_lslot := awa_queue.current_slot('leases');
     FOR v_lane IN
-        SELECT l.priority, l.shard, l.place, head.ready_at
-        FROM (SELECT p::smallint AS priority, s::smallint AS shard, (p - 1) * coalesce(v_shards, 1) + s + 1 AS place
-              FROM generate_series(1, 4) p, generate_series(0, coalesce(v_shards, 1) - 1) s) l
+        SELECT l.priority, l.shard, l.place, l.start,
+               (SELECT octet_length(b.args::text) FROM awa_queue.bodies b WHERE b.slot = head.slot AND b.job_id = head.job_id) AS size
+        FROM (SELECT p::smallint AS priority, s::smallint AS shard, (p - 1) * v_shards + s + 1 AS place,
+                     coalesce(v_hints[(p - 1) * v_shards + s + 1], 0) AS start
+              FROM generate_series(1, 4) p, generate_series(0, v_shards - 1) s) l
         CROSS JOIN LATERAL (
-            SELECT r.ready_at FROM awa_queue.ready r
-            WHERE r.queue = p_queue AND r.priority = l.priority AND r.shard = l.shard AND r.pos >= coalesce(p_hints[l.place], 0)
+            SELECT r.ready_at, r.slot, r.job_id FROM awa_queue.ready r
+            WHERE r.queue = p_queue AND r.priority = l.priority AND r.shard = l.shard AND r.pos >= l.start
             ORDER BY r.pos LIMIT 1) head
         ORDER BY CASE WHEN p_aging > 0
                       THEN greatest(1, l.priority - floor(extract(epoch FROM v_now - head.ready_at)::float8 / p_aging))
                       ELSE l.priority END, head.ready_at, l.priority
     LOOP
-        v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, coalesce(p_hints[v_lane.place], 0),
-            v_left, v_bytes, p_instance, p_deadline_ms, v_lslot, v_now);
-        CONTINUE WHEN v_got.job_ids IS NULL;
-        v_left := v_left - cardinality(v_got.job_ids);
-        p_hints[v_lane.place] := v_got.hints[1];
-        v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
-        SELECT v_bytes - sum(length(a)) INTO v_bytes FROM unnest(v_got.args) a;
+        v_size := v_lane.size;
+        v_from := v_lane.start;
+        LOOP
+            -- Not many more than will fit: each is unpacked before it is known to.
+            v_n := least(v_left, greatest(1, v_bytes / greatest(v_size / 2, 1)));
+            BEGIN
+                v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, v_from, v_n, v_bytes, p_instance, p_deadline_ms,
+                    v_lslot, v_now);
+            EXCEPTION WHEN OTHERS THEN
+                GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
+                IF NOT awa_queue.is_row_fault(v_state) THEN
+                    RAISE;
+                END IF;
+                v_got := awa_queue.take_carefully(p_queue, v_lane.priority, v_lane.shard, v_from, least(v_n, 64), v_bytes, p_instance,
+                    p_deadline_ms, v_lslot, v_now);
+            END;
+            EXIT WHEN v_got.job_ids IS NULL;
+            v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
+            SELECT sum(octet_length(t.args) + coalesce(octet_length(t.extras), 0)) INTO v_size
+            FROM unnest(v_got.args, v_got.extras) AS t (args, extras);
+            v_left := v_left - cardinality(v_got.job_ids);
+            v_bytes := v_bytes - v_size;
+            v_from := v_got.hints[1];
+            EXIT WHEN cardinality(v_got.job_ids) < v_n OR v_left <= 0 OR v_bytes <= 0;
+            v_size := v_size / v_n;
+        END LOOP;
+        v_hints[v_lane.place] := v_from;
         EXIT WHEN v_left <= 0 OR v_bytes <= 0;
     END LOOP;
-    v_all.hints := p_hints;
+    v_all.hints := v_hints;
     RETURN v_all;
 END $$;
 
@@ -143,32 +214,41 @@ SET search_path = pg_catalog AS $$
     SELECT ROW(a.job_ids || b.job_ids, a.run_leases || b.run_leases, a.lslots || b.lslots, a.attempts || b.attempts,
                a.max_attempts || b.max_attempts, a.priorities || b.priorities, a.kinds || b.kinds, a.args || b.args,
                a.created_at || b.created_at, a.run_at || b.run_at, a.deadline_at || b.deadline_at, a.extras || b.extras,
-               NULL, a.claimed_at)::awa_queue.claim_batch
+               b.hints, a.claimed_at)::awa_queue.claim_batch
 $$;
 
 -- One row at a time, each in its own subtransaction: what cannot be claimed is recorded as failed, the rest is claimed.
-CREATE FUNCTION awa_queue.take_carefully(p_queue text, p_n integer, p_instance uuid, p_deadline_ms bigint)
-RETURNS awa_queue.claim_batch LANGUAGE plpgsql
+CREATE FUNCTION awa_queue.take_carefully(
+    p_queue text, p_priority smallint, p_shard smallint, p_from bigint, p_n integer, p_bytes bigint, p_instance uuid,
+    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz
+) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_head  awa_queue.ready;
     v_got   awa_queue.claim_batch;
     v_all   awa_queue.claim_batch;
     v_error text;
+    v_state text;
 BEGIN
-    FOR i IN 1..p_n LOOP
-        SELECT r.* INTO v_head FROM awa_queue.ready r WHERE r.queue = p_queue
-        ORDER BY r.queue, r.priority, r.shard, r.pos LIMIT 1 FOR UPDATE SKIP LOCKED;
-        EXIT WHEN NOT FOUND;
+    FOR v_head IN
+        SELECT r.* FROM awa_queue.ready r
+        WHERE r.queue = p_queue AND r.priority = p_priority AND r.shard = p_shard AND r.pos >= p_from
+        ORDER BY r.pos LIMIT p_n FOR UPDATE SKIP LOCKED
+    LOOP
         BEGIN
-            v_got := awa_queue.take_lane(p_queue, v_head.priority, v_head.shard, v_head.pos, 1, 9223372036854775807,
-                p_instance, p_deadline_ms, awa_queue.current_slot('leases'), clock_timestamp());
-            CONTINUE WHEN v_got.job_ids IS NULL;
-            v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
+            v_got := awa_queue.take_lane(p_queue, p_priority, p_shard, v_head.pos, 1, p_bytes, p_instance, p_deadline_ms, p_lslot, p_now);
         EXCEPTION WHEN OTHERS THEN
-            GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
+            GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
+            IF NOT awa_queue.is_row_fault(v_state) THEN
+                RAISE;
+            END IF;
             PERFORM awa_queue.fail_unclaimable(v_head, v_error);
+            CONTINUE;
         END;
+        CONTINUE WHEN v_got.job_ids IS NULL;
+        v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
+        p_bytes := p_bytes - octet_length(v_got.args[1]) - coalesce(octet_length(v_got.extras[1]), 0);
+        EXIT WHEN p_bytes <= 0;
     END LOOP;
     RETURN v_all;
 END $$;
@@ -187,12 +267,7 @@ BEGIN
         COMMIT;
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     END IF;
-    BEGIN
-        v := awa_queue.take(p_queue, p_n, p_bytes, p_instance, p_aging, p_deadline_ms, p_hints);
-    EXCEPTION
-        WHEN data_exception OR integrity_constraint_violation OR SQLSTATE 'AWA01' THEN
-            v := awa_queue.take_carefully(p_queue, least(p_n, 64), p_instance, p_deadline_ms);
-    END;
+    v := awa_queue.take(p_queue, p_n, p_bytes, p_instance, p_aging, p_deadline_ms, p_hints);
     COMMIT;
     job_ids := v.job_ids; run_leases := v.run_leases; lslots := v.lslots; attempts := v.attempts; max_attempts := v.max_attempts;
     priorities := v.priorities; kinds := v.kinds; args := v.args; created_at := v.created_at; run_at := v.run_at;
@@ -200,7 +275,8 @@ BEGIN
 END $$;
 
 -- Complete live attempts, guarded by (job_id, run_lease, instance). Gives the ids that were completed; the rest are stale.
--- p_lslots is where each lease was put; a lease that was carried meanwhile is looked for once more in a new statement.
+-- p_lslots is where each lease was put. A carry moves a lease by delete and insert, so a statement can miss one that lives: what
+-- is missing is looked for in every slot, in new statements, until a look finds nothing of it.
 CREATE FUNCTION awa_queue.complete(
     p_jobs bigint[], p_leases bigint[], p_lslots smallint[], p_instance uuid, p_results text[] DEFAULT NULL,
     OUT completed bigint[], OUT at timestamptz
@@ -222,7 +298,7 @@ BEGIN
                CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
     )
     SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO completed, v_freed FROM deleted d;
-    IF coalesce(cardinality(completed), 0) < cardinality(p_jobs) THEN
+    WHILE coalesce(cardinality(completed), 0) < cardinality(p_jobs) LOOP
         WITH deleted AS (
             DELETE FROM awa_queue.leases l USING unnest(p_jobs, p_leases) AS i (job_id, run_lease)
             WHERE NOT i.job_id = ANY (coalesce(completed, '{}'))
@@ -236,10 +312,35 @@ BEGIN
         SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO v_again, v_more FROM deleted d;
         completed := completed || v_again;
         v_freed := v_freed || v_more;
-    END IF;
+        EXIT WHEN NOT EXISTS (
+            SELECT FROM unnest(p_jobs, p_leases) AS i (job_id, run_lease)
+            CROSS JOIN LATERAL (SELECT FROM awa_queue.leases l WHERE l.job_id = i.job_id AND l.run_lease = i.run_lease
+                                AND l.instance = p_instance LIMIT 1) l
+            WHERE NOT i.job_id = ANY (coalesce(completed, '{}')));
+    END LOOP;
     IF v_freed IS NOT NULL THEN
-        DELETE FROM awa.job_unique_claims c USING unnest(v_freed) AS f (job_id)
-        CROSS JOIN LATERAL (SELECT b.unique_key FROM awa_queue.bodies b WHERE b.job_id = f.job_id AND b.unique_key IS NOT NULL LIMIT 1) b
-        WHERE c.unique_key = b.unique_key AND c.job_id = f.job_id;
+        PERFORM awa_queue.shift_completed(v_freed);
     END IF;
+END $$;
+
+-- Unique keys that change hands with completion: given back, or, by a mask with `completed` but without `running`, taken again
+-- where nobody else has taken it. Its work is done: a job completes with or without its key.
+CREATE FUNCTION awa_queue.shift_completed(p_jobs bigint[]) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_job bigint;
+    v_key bytea;
+BEGIN
+    DELETE FROM awa.job_unique_claims c USING unnest(p_jobs) AS f (job_id)
+    CROSS JOIN LATERAL (SELECT b.unique_key, b.unique_states FROM awa_queue.done d
+                        JOIN awa_queue.bodies b ON b.slot = d.slot AND b.job_id = d.job_id WHERE d.job_id = f.job_id LIMIT 1) b
+    WHERE get_bit(b.unique_states, 3) = 0 AND c.unique_key = b.unique_key AND c.job_id = f.job_id;
+    FOR v_job, v_key IN
+        SELECT f.job_id, b.unique_key FROM unnest(p_jobs) AS f (job_id)
+        CROSS JOIN LATERAL (SELECT b.unique_key, b.unique_states FROM awa_queue.done d
+                            JOIN awa_queue.bodies b ON b.slot = d.slot AND b.job_id = d.job_id WHERE d.job_id = f.job_id LIMIT 1) b
+        WHERE get_bit(b.unique_states, 3) = 1 ORDER BY b.unique_key
+    LOOP
+        PERFORM awa_queue.try_claim(v_key, v_job);
+    END LOOP;
 END $$;

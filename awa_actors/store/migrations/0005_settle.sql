@@ -27,19 +27,26 @@ $$;
 
 -- Write a job into the place of its state (j.state), with its unique key as the mask says. p_from is the state it comes from.
 -- If a newer job holds a key it would need, it ends as cancelled with that reason: a job never stays where it was because
--- recording its move failed. Returns the row as written.
+-- recording its move failed. If an open transaction has yet to decide who holds it, nobody waits: the job goes on without the
+-- key (see go_without). Returns the row as written.
 CREATE FUNCTION awa_queue.land(j awa_queue.deferred_jobs, p_from awa.job_state, p_reason text DEFAULT NULL)
 RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
-    v_had   boolean;
-    v_wants boolean;
-    v_dlq   boolean;
+    v_had    boolean;
+    v_wants  boolean;
+    v_dlq    boolean;
+    v_holder bigint;
 BEGIN
     IF j.unique_key IS NOT NULL THEN
         v_had := get_bit(j.unique_states, awa.state_bit(p_from)) = 1;
         v_wants := get_bit(j.unique_states, awa.state_bit(j.state)) = 1;
-        IF v_wants AND NOT v_had AND awa_queue.take_claim(j.unique_key, j.job_id) IS NOT NULL THEN
-            RETURN awa_queue.end_as_duplicate(j);
+        IF v_wants AND NOT v_had THEN
+            v_holder := awa_queue.try_claim(j.unique_key, j.job_id);
+            IF v_holder > 0 THEN
+                RETURN awa_queue.end_as_duplicate(j);
+            ELSIF v_holder = 0 THEN
+                j := awa_queue.go_without(j, p_from);
+            END IF;
         ELSIF v_had AND NOT v_wants THEN
             DELETE FROM awa.job_unique_claims c WHERE c.unique_key = j.unique_key AND c.job_id = j.job_id;
         END IF;
@@ -67,6 +74,30 @@ BEGIN
     RETURN j;
 END $$;
 
+-- A job whose key is undecided: where it waits or ends it does so without the key, and its mask says so. It is not made available;
+-- it is due again in a second, and the promotion asks again.
+CREATE FUNCTION awa_queue.go_without(j awa_queue.deferred_jobs, p_from awa.job_state) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+BEGIN
+    IF j.state IN ('available', 'running') THEN
+        j.state := CASE WHEN p_from = 'retryable' THEN p_from ELSE 'scheduled' END;
+        j.run_at := clock_timestamp() + interval '1 second';
+    END IF;
+    j.unique_states := set_bit(j.unique_states, awa.state_bit(j.state), 0);
+    RETURN j;
+END $$;
+
+CREATE FUNCTION awa_queue.postpone(j awa_queue.deferred_jobs, p_from awa.job_state) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+BEGIN
+    j := awa_queue.go_without(j, p_from);
+    j.attempted_at := NULL;
+    j.instance := NULL;
+    INSERT INTO awa_queue.deferred_jobs SELECT j.*;
+    PERFORM awa_queue.due_at(j.run_at);
+    RETURN j;
+END $$;
+
 CREATE FUNCTION awa_queue.make_ready(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
@@ -84,6 +115,12 @@ BEGIN
     PERFORM awa.wake(j.queue, awa.queue_channel(j.queue));
 END $$;
 
+-- History is bounded: the first ten entries and the last ninety say what happened.
+CREATE FUNCTION awa_queue.with_error(p_errors jsonb, p_entry jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog AS $$
+    SELECT CASE WHEN jsonb_array_length(coalesce(p_errors, '[]')) < 100 THEN coalesce(p_errors, '[]') ELSE p_errors - 10 END || p_entry
+$$;
+
 CREATE FUNCTION awa_queue.error_entry(p_error text, p_attempt integer) RETURNS jsonb LANGUAGE sql VOLATILE SET search_path = pg_catalog AS $$
     SELECT jsonb_build_object('error', p_error, 'attempt', p_attempt, 'at', to_jsonb(clock_timestamp()))
 $$;
@@ -94,7 +131,7 @@ SET search_path = pg_catalog AS $$
 BEGIN
     j.state := 'cancelled';
     j.finalized_at := clock_timestamp();
-    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled as a duplicate: a newer job holds the unique key', j.attempt)
+    j.errors := awa_queue.with_error(j.errors, awa_queue.error_entry('cancelled as a duplicate: a newer job holds the unique key', j.attempt)
                 || '{"terminal": true, "duplicate": true}');
     IF get_bit(j.unique_states, 6) = 1 THEN
         j.unique_key := NULL;
@@ -104,36 +141,82 @@ BEGIN
     RETURN j;
 END $$;
 
--- A ready row that cannot be claimed would stop its queue for ever: it is recorded as failed, with whatever is known of it.
+-- The last resort of every sweep: nothing about the job can be relied on, but it must leave where it was, visibly.
+CREATE FUNCTION awa_queue.write_off(j awa_queue.deferred_jobs, p_error text) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE v_entry jsonb := awa_queue.error_entry(p_error, j.attempt) || '{"terminal": true}';
+BEGIN
+    j.state := 'failed';
+    j.finalized_at := clock_timestamp();
+    j.errors := CASE WHEN jsonb_typeof(j.errors) = 'array' THEN awa_queue.with_error(j.errors, v_entry) ELSE jsonb_build_array(v_entry) END;
+    IF j.kind = 'unknown' THEN
+        DELETE FROM awa.job_unique_claims c WHERE c.job_id = j.job_id;
+    ELSIF get_bit(j.unique_states, 5) = 0 THEN
+        DELETE FROM awa.job_unique_claims c WHERE c.unique_key = j.unique_key AND c.job_id = j.job_id;
+    END IF;
+    -- The id may already have ended once (that can be what is wrong with it): this record must not fail.
+    DELETE FROM awa_queue.terminal t WHERE t.job_id = j.job_id;
+    INSERT INTO awa_queue.terminal SELECT j.*;
+    RETURN j;
+END $$;
+
+-- What is known of a job whose body is not where it should be.
+CREATE FUNCTION awa_queue.whatever_is_known(p_job bigint, p_slot smallint, p_queue text, p_since timestamptz) RETURNS awa_queue.bodies
+LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE b awa_queue.bodies;
+BEGIN
+    SELECT x.* INTO b FROM awa_queue.bodies x WHERE x.job_id = p_job ORDER BY x.slot = p_slot DESC LIMIT 1;
+    IF NOT FOUND THEN
+        b.job_id := p_job; b.kind := 'unknown'; b.queue := p_queue; b.args := 'null'; b.priority := 2; b.max_attempts := 1;
+        b.shard := 0; b.created_at := p_since;
+    END IF;
+    RETURN b;
+END $$;
+
+-- A ready row that cannot be claimed would stop its queue for ever. It is recorded as failed, with whatever is known of it; if its
+-- job has a live attempt the row was a ghost, and the history of that attempt says so.
 CREATE FUNCTION awa_queue.fail_unclaimable(r awa_queue.ready, p_error text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
-    b awa_queue.bodies;
-    j awa_queue.deferred_jobs;
+    v_error text := 'could not be claimed: ' || p_error;
+    l awa_queue.leases;
 BEGIN
     DELETE FROM awa_queue.ready x WHERE x.rslot = r.rslot AND x.queue = r.queue AND x.priority = r.priority
         AND x.shard = r.shard AND x.pos = r.pos AND x.job_id = r.job_id;
-    SELECT x.* INTO b FROM awa_queue.bodies x WHERE x.slot = r.slot AND x.job_id = r.job_id;
-    IF NOT FOUND THEN
-        b.job_id := r.job_id; b.kind := 'unknown'; b.queue := r.queue; b.args := 'null'; b.priority := r.priority;
-        b.max_attempts := 1; b.shard := r.shard; b.created_at := r.ready_at;
+    SELECT x.* INTO l FROM awa_queue.leases x WHERE x.job_id = r.job_id;
+    IF FOUND THEN
+        UPDATE awa_queue.bodies b SET errors = awa_queue.with_error(b.errors, awa_queue.error_entry(v_error, l.attempt))
+        WHERE b.slot = l.slot AND b.job_id = l.job_id;
+        RETURN;
     END IF;
-    j := awa_queue.as_row(b, 'failed', r.attempt, r.run_lease + 1, NULL, NULL, NULL, NULL);
-    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('could not be claimed: ' || p_error, r.attempt) || '{"terminal": true}');
-    -- The id may already have ended once (that can be why it could not be claimed): this record must not fail.
-    DELETE FROM awa_queue.terminal t WHERE t.job_id = j.job_id;
-    PERFORM awa_queue.land(j, 'available');
+    PERFORM awa_queue.write_off(awa_queue.as_row(awa_queue.whatever_is_known(r.job_id, r.slot, r.queue, r.ready_at), 'failed',
+        r.attempt, r.run_lease, NULL, NULL, NULL, NULL), v_error);
 END $$;
 
--- The lease of an attempt, locked. A carry moves a lease by delete and insert: look again in a new statement before saying stale.
+-- The last resort for a live attempt.
+CREATE FUNCTION awa_queue.abandon(l awa_queue.leases, p_error text) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+BEGIN
+    DELETE FROM awa_queue.leases x WHERE x.job_id = l.job_id AND x.run_lease = l.run_lease AND x.instance = l.instance;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN awa_queue.write_off(awa_queue.as_row(awa_queue.whatever_is_known(l.job_id, l.slot, 'unknown', l.claimed_at), 'failed',
+        l.attempt, l.run_lease, l.claimed_at, NULL, NULL, l.instance), p_error);
+END $$;
+
+-- The lease of an attempt, locked. A carry moves a lease by delete and insert, so a statement that waited for one can miss a
+-- lease that lives: stale is what a look in a new statement does not find.
 CREATE FUNCTION awa_queue.lock_lease(p_job bigint, p_run_lease bigint, p_instance uuid) RETURNS awa_queue.leases LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE l awa_queue.leases;
 BEGIN
-    FOR i IN 1..2 LOOP
+    LOOP
         SELECT x.* INTO l FROM awa_queue.leases x
         WHERE x.job_id = p_job AND x.run_lease = p_run_lease AND x.instance = p_instance FOR UPDATE;
         EXIT WHEN FOUND;
+        EXIT WHEN NOT EXISTS (SELECT FROM awa_queue.leases x
+                              WHERE x.job_id = p_job AND x.run_lease = p_run_lease AND x.instance = p_instance);
     END LOOP;
     RETURN l;
 END $$;
@@ -153,66 +236,74 @@ BEGIN
     v_from := l.state;
     j := awa_queue.whole(l);
     DELETE FROM awa_queue.leases x WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+    IF o ? 'progress' THEN j.progress := o -> 'progress'; END IF;
+    IF o ? 'metadata' THEN j.metadata := coalesce(j.metadata, '{}') || (o -> 'metadata'); END IF;
     IF o ? 'give_back' THEN
-        PERFORM awa_queue.give_back(l, j);
-        j.attempt := greatest(j.attempt - 1, 0);
-        j.state := 'available';
-        RETURN j;
+        RETURN awa_queue.give_back(l, j);
     END IF;
     j.state := (o ->> 'state')::awa.job_state;
     j.run_at := CASE WHEN o ? 'delay' THEN clock_timestamp() + make_interval(secs => (o ->> 'delay')::float8) ELSE j.run_at END;
     IF o ? 'error' THEN
-        j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry(o ->> 'error', j.attempt)
+        j.errors := awa_queue.with_error(j.errors, awa_queue.error_entry(o ->> 'error', j.attempt)
                     || jsonb_build_object('started_at', to_jsonb(l.claimed_at), 'instance', l.instance)
                     || CASE WHEN o ? 'terminal' THEN '{"terminal": true}'::jsonb ELSE '{}' END);
-        -- History is bounded: the first ten entries and the last ninety say what happened.
-        IF jsonb_array_length(j.errors) > 100 THEN
-            j.errors := j.errors - 10;
-        END IF;
     END IF;
     IF o ? 'uncount' THEN j.attempt := greatest(j.attempt - 1, 0); END IF;
     IF o ? 'snooze' THEN j.snoozes := least(coalesce(j.snoozes, 0)::bigint + 1, 2147483647)::integer; END IF;
     IF o ? 'interrupted' THEN j.interrupted := coalesce(j.interrupted, 0) + 1; END IF;
     IF o ? 'rescued' THEN j.rescues := coalesce(j.rescues, 0) + 1; END IF;
-    IF o ? 'progress' THEN j.progress := o -> 'progress'; END IF;
-    IF o ? 'metadata' THEN j.metadata := coalesce(j.metadata, '{}') || (o -> 'metadata'); END IF;
     RETURN awa_queue.land(j, v_from, o ->> 'reason');
 END $$;
 
--- A claim that was never started goes back to its place, as if it had not been taken: only run_lease has grown.
-CREATE FUNCTION awa_queue.give_back(l awa_queue.leases, j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql
+-- A claim that was never started goes back to its place and age, as if it had not been taken: only run_lease has grown.
+CREATE FUNCTION awa_queue.give_back(l awa_queue.leases, j awa_queue.deferred_jobs) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE v_holder bigint;
 BEGIN
-    IF j.unique_key IS NOT NULL AND get_bit(j.unique_states, 1) = 1 AND get_bit(j.unique_states, 2) = 0
-       AND awa_queue.take_claim(j.unique_key, j.job_id) IS NOT NULL THEN
-        PERFORM awa_queue.end_as_duplicate(j);
-        RETURN;
+    j.state := 'available';
+    j.attempt := greatest(j.attempt - 1, 0);
+    j.attempted_at := NULL;
+    j.instance := NULL;
+    IF j.unique_key IS NOT NULL AND get_bit(j.unique_states, 1) = 1 AND get_bit(j.unique_states, 2) = 0 THEN
+        v_holder := awa_queue.try_claim(j.unique_key, j.job_id);
+        IF v_holder > 0 THEN
+            RETURN awa_queue.end_as_duplicate(j);
+        ELSIF v_holder = 0 THEN
+            RETURN awa_queue.postpone(j, l.state);
+        END IF;
     ELSIF j.unique_key IS NOT NULL AND get_bit(j.unique_states, 1) = 0 THEN
         DELETE FROM awa.job_unique_claims c WHERE c.unique_key = j.unique_key AND c.job_id = j.job_id;
     END IF;
+    -- What the attempt noted so far is a checkpoint for the next one.
+    UPDATE awa_queue.bodies b SET progress = j.progress, metadata = j.metadata
+    WHERE b.slot = l.slot AND b.job_id = l.job_id AND (b.progress, b.metadata) IS DISTINCT FROM (j.progress, j.metadata);
     INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
-    SELECT awa_queue.current_slot('ready'), b.priority, b.shard, l.slot, greatest(l.attempt - 1, 0), coalesce(b.pos, b.job_id), b.job_id,
-           l.run_lease, l.claimed_at, b.queue
+    SELECT awa_queue.current_slot('ready'), b.priority, b.shard, l.slot, j.attempt, coalesce(b.pos, b.job_id), b.job_id,
+           l.run_lease, coalesce(b.run_at, b.created_at), b.queue
     FROM awa_queue.bodies b WHERE b.slot = l.slot AND b.job_id = l.job_id;
     PERFORM awa.wake(j.queue, awa.queue_channel(j.queue));
+    RETURN j;
 END $$;
 
--- End many attempts, each in its own subtransaction: one that cannot be recorded as asked is recorded as failed, with why.
--- Returns one row per attempt that was this instance's; ids that are missing are stale.
+-- End many attempts, each in its own subtransaction: one that cannot be recorded as asked is recorded as failed, with why, and if
+-- not even that can be, it is written off. Returns one row per attempt that was this instance's; ids that are missing are stale.
 CREATE FUNCTION awa_queue.settle(p_instance uuid, p_outcomes jsonb)
 RETURNS TABLE (job_id bigint, run_lease bigint, job jsonb) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     o jsonb;
     j awa_queue.deferred_jobs;
     v_error text;
+    v_state text;
 BEGIN
     FOR o IN SELECT e FROM jsonb_array_elements(p_outcomes) e ORDER BY (e ->> 'job_id')::bigint LOOP
         BEGIN
             j := awa_queue.settle_one(p_instance, o);
-        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR invalid_parameter_value THEN
-            GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
-            j := awa_queue.settle_one(p_instance, jsonb_build_object('job_id', o -> 'job_id', 'run_lease', o -> 'run_lease', 'state', 'failed',
-                'terminal', true, 'reason', 'terminal_error', 'error', 'its end could not be recorded as asked: ' || v_error));
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
+            IF NOT awa_queue.is_row_fault(v_state) THEN
+                RAISE;
+            END IF;
+            j := awa_queue.settle_badly(p_instance, o, 'its end could not be recorded as asked: ' || v_error);
         END;
         IF j.job_id IS NOT NULL THEN
             job_id := j.job_id; run_lease := j.run_lease; job := to_jsonb(j);
@@ -221,17 +312,34 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE FUNCTION awa_queue.settle_badly(p_instance uuid, o jsonb, p_error text) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+DECLARE v_error text; v_state text;
+BEGIN
+    RETURN awa_queue.settle_one(p_instance, jsonb_build_object('job_id', o -> 'job_id', 'run_lease', o -> 'run_lease', 'state', 'failed',
+        'terminal', true, 'reason', 'terminal_error', 'error', p_error));
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
+    IF NOT awa_queue.is_row_fault(v_state) THEN
+        RAISE;
+    END IF;
+    RETURN awa_queue.abandon(awa_queue.lock_lease((o ->> 'job_id')::bigint, (o ->> 'run_lease')::bigint, p_instance),
+                             p_error || '; ' || v_error);
+END $$;
+
 -- Progress and metadata of a running attempt, guarded. Returns whether the attempt is still this instance's.
 CREATE FUNCTION awa_queue.note(p_job bigint, p_run_lease bigint, p_instance uuid, p_progress jsonb, p_metadata jsonb)
 RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
 BEGIN
-    FOR i IN 1..2 LOOP
+    LOOP
         UPDATE awa_queue.leases l SET progress = coalesce(p_progress, l.progress),
                metadata = CASE WHEN p_metadata IS NULL THEN l.metadata ELSE coalesce(l.metadata, '{}') || p_metadata END
         WHERE l.job_id = p_job AND l.run_lease = p_run_lease AND l.instance = p_instance;
         IF FOUND THEN
             RETURN true;
         END IF;
+        EXIT WHEN NOT EXISTS (SELECT FROM awa_queue.leases l
+                              WHERE l.job_id = p_job AND l.run_lease = p_run_lease AND l.instance = p_instance);
     END LOOP;
     RETURN false;
 END $$;
@@ -264,12 +372,10 @@ END $$;
 
 -- A stopping process gives back what it still holds: available again at once, the attempt not counted.
 CREATE FUNCTION awa_queue.release_instance(p_instance uuid) RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE v_count integer := 0; v_job bigint; v_lease bigint;
+DECLARE v_held jsonb; v_count integer;
 BEGIN
-    FOR v_job, v_lease IN SELECT l.job_id, l.run_lease FROM awa_queue.leases l WHERE l.instance = p_instance AND l.state = 'running' LOOP
-        IF (awa_queue.settle_one(p_instance, jsonb_build_object('job_id', v_job, 'run_lease', v_lease, 'give_back', true))).job_id IS NOT NULL THEN
-            v_count := v_count + 1;
-        END IF;
-    END LOOP;
+    SELECT jsonb_agg(jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'give_back', true)) INTO v_held
+    FROM awa_queue.leases l WHERE l.instance = p_instance AND l.state = 'running';
+    SELECT count(*) INTO v_count FROM awa_queue.settle(p_instance, coalesce(v_held, '[]'));
     RETURN v_count;
 END $$;

@@ -10,6 +10,7 @@ DECLARE
     v_ids   bigint[];
     v_queue text;
     v_queues text[];
+    v_state text;
 BEGIN
     failed := 0;
     BEGIN
@@ -41,7 +42,11 @@ BEGIN
             PERFORM awa_queue.promote_one(i.job_id) FROM unnest(v_ids) AS i (job_id)
             WHERE EXISTS (SELECT FROM awa_queue.deferred_jobs d WHERE d.job_id = i.job_id);
         END IF;
-    EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
+    EXCEPTION WHEN OTHERS THEN
+        GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
+        IF NOT awa_queue.is_row_fault(v_state) THEN
+            RAISE;
+        END IF;
         v_queues := NULL;
         SELECT count(*) FILTER (WHERE ok), count(*) FILTER (WHERE NOT ok) INTO moved, failed FROM (
             SELECT awa_queue.promote_carefully(d.job_id) AS ok FROM (
@@ -71,19 +76,18 @@ END $$;
 CREATE FUNCTION awa_queue.promote_carefully(p_job bigint) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     j       awa_queue.deferred_jobs;
-    v_from  awa.job_state;
     v_error text;
+    v_state text;
 BEGIN
     PERFORM awa_queue.promote_one(p_job);
     RETURN true;
 EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
+    GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
+    IF NOT awa_queue.is_row_fault(v_state) THEN
+        RAISE;
+    END IF;
     DELETE FROM awa_queue.deferred_jobs d WHERE d.job_id = p_job RETURNING d.* INTO j;
-    v_from := j.state;
-    j.state := 'failed';
-    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('could not be promoted: ' || v_error, j.attempt) || '{"terminal": true}');
-    DELETE FROM awa_queue.terminal t WHERE t.job_id = p_job;
-    PERFORM awa_queue.land(j, v_from);
+    PERFORM awa_queue.write_off(j, 'could not be promoted: ' || v_error);
     RETURN false;
 END $$;
 
@@ -103,6 +107,7 @@ DECLARE
     l      awa_queue.leases;
     v_row  jsonb;
     v_rows jsonb[];
+    v_state text;
 BEGIN
     PERFORM FROM awa.instances i WHERE i.dead_at IS NOT NULL LIMIT 1;
     IF NOT FOUND AND NOT EXISTS (SELECT FROM awa_queue.leases x WHERE x.state = 'running'
@@ -131,13 +136,18 @@ BEGIN
             WHERE x.lslot = n.lslot AND x.job_id = (n.job).job_id AND x.run_lease = (n.job).run_lease RETURNING x.job_id
         ), landed AS (
             INSERT INTO awa_queue.deferred_jobs
-            SELECT (awa_queue.rescued(n.job, v_now)).* FROM innocent n JOIN deleted d ON d.job_id = (n.job).job_id
+            SELECT r.* FROM innocent n JOIN deleted d ON d.job_id = (n.job).job_id
+            CROSS JOIN LATERAL awa_queue.rescued(n.job, v_now) r
             RETURNING *
         )
         SELECT array_agg(to_jsonb(d.*) || '{"rescue_reason": "stale_instance"}') INTO v_rows FROM landed d;
         PERFORM awa_queue.due_at(v_now);
         PERFORM awa.write_outbox(v_rows);
-    EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR SQLSTATE 'AWA01' THEN
+    EXCEPTION WHEN OTHERS THEN
+        GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
+        IF NOT awa_queue.is_row_fault(v_state) THEN
+            RAISE;
+        END IF;
         v_rows := NULL;
     END;
     RETURN QUERY SELECT r FROM unnest(v_rows) r;
@@ -157,18 +167,20 @@ BEGIN
     j.run_at := p_now;
     j.attempt := greatest(j.attempt - 1, 0);
     j.rescues := coalesce(j.rescues, 0) + 1;
-    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('rescued: the worker instance stopped beating', j.attempt + 1)
+    j.errors := awa_queue.with_error(j.errors, awa_queue.error_entry('rescued: the worker instance stopped beating', j.attempt + 1)
         || jsonb_build_object('rescue', 'stale_instance', 'started_at', to_jsonb(j.attempted_at), 'instance', j.instance));
     RETURN j;
 END $$;
 
--- One rescue in its own subtransaction, whatever is wrong with the row. Returns the job as it landed.
+-- One rescue in its own subtransaction, whatever is wrong with the row. Returns the job as it landed, or NULL when somebody else has
+-- ended the attempt.
 CREATE FUNCTION awa_queue.rescue_one(l awa_queue.leases, p_why text, p_bound integer, p_delay float8) RETURNS jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
     j       awa_queue.deferred_jobs;
     o       jsonb := jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'state', 'retryable', 'delay', p_delay);
     v_error text;
+    v_state text;
     v_row   jsonb;
 BEGIN
     BEGIN
@@ -188,46 +200,32 @@ BEGIN
         END IF;
         j := awa_queue.settle_one(l.instance, o);
     EXCEPTION WHEN OTHERS THEN
-        GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
-        j := awa_queue.abandon(l, v_error);
+        GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
+        IF NOT awa_queue.is_row_fault(v_state) THEN
+            RAISE;
+        END IF;
+        j := awa_queue.abandon(l, 'could not be rescued: ' || v_error);
     END;
+    IF j.job_id IS NULL THEN
+        RETURN NULL;
+    END IF;
     v_row := to_jsonb(j) || jsonb_build_object('rescue_reason', p_why);
     PERFORM awa.write_outbox(ARRAY[v_row]);
     RETURN v_row;
-END $$;
-
--- The last resort of a rescue: nothing about the job can be relied on, but it must leave the live attempts, visibly.
-CREATE FUNCTION awa_queue.abandon(l awa_queue.leases, p_error text) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
-SET search_path = pg_catalog SET enable_seqscan = off AS $$
-DECLARE b awa_queue.bodies; j awa_queue.deferred_jobs;
-BEGIN
-    SELECT x.* INTO b FROM awa_queue.bodies x WHERE x.slot = l.slot AND x.job_id = l.job_id;
-    IF NOT FOUND THEN
-        SELECT x.* INTO b FROM awa_queue.bodies x WHERE x.job_id = l.job_id LIMIT 1;
-    END IF;
-    IF NOT FOUND THEN
-        b.job_id := l.job_id; b.kind := 'unknown'; b.queue := 'unknown'; b.args := 'null'; b.priority := 2; b.max_attempts := 1;
-        b.shard := 0; b.created_at := l.claimed_at;
-    END IF;
-    DELETE FROM awa_queue.leases x WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
-    j := awa_queue.as_row(b, 'failed', l.attempt, l.run_lease, l.claimed_at, NULL, NULL, l.instance);
-    j.finalized_at := clock_timestamp();
-    j.errors := jsonb_build_array(awa_queue.error_entry('could not be rescued: ' || p_error, l.attempt) || '{"terminal": true}');
-    DELETE FROM awa_queue.terminal t WHERE t.job_id = j.job_id;
-    INSERT INTO awa_queue.terminal SELECT j.*;
-    RETURN j;
 END $$;
 
 -- Attempts past their deadline by p_margin, so that this does not race the worker's own scope; the attempt counts.
 CREATE FUNCTION awa_queue.rescue_deadlines(p_rows integer, p_margin float8, p_bound integer) RETURNS SETOF jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    l awa_queue.leases;
+    l     awa_queue.leases;
+    v_row jsonb;
 BEGIN
     FOR l IN SELECT x.* FROM awa_queue.leases x
              WHERE x.state = 'running' AND x.deadline_at < clock_timestamp() - make_interval(secs => p_margin)
              LIMIT p_rows FOR UPDATE SKIP LOCKED LOOP
-        RETURN NEXT awa_queue.rescue_one(l, 'deadline_exceeded', p_bound, awa_queue.backoff(l.attempt));
+        v_row := awa_queue.rescue_one(l, 'deadline_exceeded', p_bound, awa_queue.backoff(l.attempt));
+        IF v_row IS NOT NULL THEN RETURN NEXT v_row; END IF;
     END LOOP;
 END $$;
 

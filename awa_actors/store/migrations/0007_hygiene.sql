@@ -1,40 +1,49 @@
 -- Space comes back by TRUNCATE of emptied partitions, also while another session pins the horizon.
 -- Verification is always a statement of its own AFTER the lock, under read committed: an older snapshot could miss a row.
 
--- Append a turn if `p_generation` is still the newest: the append is the compare-and-swap. The next slot is any empty one.
+-- Append a turn if `p_generation` is still the newest: the append is the compare-and-swap. The next slot is any empty one, best
+-- one that was truncated: what was only emptied still has its dead rows.
 CREATE FUNCTION awa_queue.turn(p_ring text, p_generation bigint) RETURNS smallint LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     v_table text := CASE p_ring WHEN 'segments' THEN 'bodies' ELSE p_ring END;
     v_slots integer := CASE p_ring WHEN 'leases' THEN 4 ELSE 8 END;
     v_now   smallint := awa_queue.current_slot(p_ring);
+    v_next  integer;
     v_slot  integer;
     v_busy  boolean;
 BEGIN
     FOR i IN 1..v_slots - 1 LOOP
         v_slot := (v_now + i) % v_slots;
         EXECUTE format('SELECT EXISTS (SELECT FROM awa_queue.%I)', v_table || '_' || v_slot) INTO v_busy;
-        IF NOT v_busy THEN
-            INSERT INTO awa_queue.ring_turns (ring, generation, slot) VALUES (p_ring, p_generation + 1, v_slot) ON CONFLICT DO NOTHING;
-            IF FOUND THEN
-                DELETE FROM awa_queue.ring_turns t WHERE t.ring = p_ring AND t.generation < p_generation - 16;
-                RETURN v_slot;
-            END IF;
-            RETURN NULL;
+        CONTINUE WHEN v_busy;
+        IF pg_relation_size(format('awa_queue.%I', v_table || '_' || v_slot)::regclass) = 0 THEN
+            v_next := v_slot;
+            EXIT;
         END IF;
+        v_next := coalesce(v_next, v_slot);
     END LOOP;
-    RETURN NULL;
+    IF v_next IS NULL THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO awa_queue.ring_turns (ring, generation, slot) VALUES (p_ring, p_generation + 1, v_next) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM awa_queue.emptied_slots e WHERE e.ring = p_ring AND e.slot = v_next;
+    DELETE FROM awa_queue.ring_turns t WHERE t.ring = p_ring AND t.generation < p_generation - 16;
+    RETURN v_next;
 END $$;
 
--- Lock a partition (never waiting), verify in a new statement, truncate. Outcome: truncated, empty, current, live,
--- history (only completed jobs inside retention are left), busy.
--- `busy` names the process that holds a lock on it.
-CREATE FUNCTION awa_queue.truncate_slot(p_ring text, p_slot integer, p_retention interval, OUT outcome text, OUT blocker integer)
-LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+-- Truncate a slot: look without a lock, lock (never waiting), verify in a new statement, truncate. Outcome: truncated, empty, current,
+-- live, history (only completed jobs inside retention are left), settling (found empty less than p_settle ago), busy.
+-- `busy` names the process that holds a lock on it. With a segment go the unique keys that only its history still holds.
+CREATE FUNCTION awa_queue.truncate_slot(
+    p_ring text, p_slot integer, p_retention interval, p_settle interval DEFAULT '5 seconds', OUT outcome text, OUT blocker integer
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     v_names text[] := CASE p_ring WHEN 'segments' THEN ARRAY['bodies_' || p_slot, 'done_' || p_slot] ELSE ARRAY[p_ring || '_' || p_slot] END;
     v_name  text;
     v_size  bigint := 0;
-    v_live  text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'truncation needs read committed' USING ERRCODE = 'invalid_transaction_state';
@@ -49,27 +58,51 @@ BEGIN
         outcome := 'empty';
         RETURN;
     END IF;
-    BEGIN
-        FOREACH v_name IN ARRAY v_names LOOP
-            EXECUTE format('LOCK TABLE ONLY awa_queue.%I IN ACCESS EXCLUSIVE MODE NOWAIT', v_name);
-        END LOOP;
-        v_live := awa_queue.slot_content(p_ring, p_slot, p_retention);
-        IF v_live IS NOT NULL OR awa_queue.current_slot(p_ring) = p_slot THEN
-            -- Give the locks back at once: an exception ends the subtransaction that holds them.
-            RAISE EXCEPTION 'live' USING ERRCODE = 'AWA02';
-        END IF;
-        FOREACH v_name IN ARRAY v_names LOOP
-            EXECUTE format('TRUNCATE TABLE ONLY awa_queue.%I', v_name);
-        END LOOP;
-        outcome := 'truncated';
-    EXCEPTION
-        WHEN SQLSTATE 'AWA02' THEN
-            outcome := coalesce(v_live, 'current');
-        WHEN lock_not_available THEN
-            outcome := 'busy';
-            SELECT l.pid INTO blocker FROM pg_locks l
-            WHERE l.relation = format('awa_queue.%I', v_name)::regclass AND l.granted AND l.pid <> pg_backend_pid() LIMIT 1;
-    END;
+    -- Claims lock every partition: nobody is to queue behind a look that finds what it keeps finding.
+    outcome := awa_queue.slot_content(p_ring, p_slot, p_retention);
+    IF outcome IS NULL THEN
+        SELECT t.outcome, t.blocker INTO outcome, blocker FROM awa_queue.truncate_names(p_ring, p_slot, v_names, p_retention, p_settle) t;
+    END IF;
+    IF outcome = 'settling' THEN
+        INSERT INTO awa_queue.emptied_slots (ring, slot) VALUES (p_ring, p_slot) ON CONFLICT DO NOTHING;
+    ELSIF outcome NOT IN ('busy', 'history') THEN
+        DELETE FROM awa_queue.emptied_slots e WHERE e.ring = p_ring AND e.slot = p_slot;
+    END IF;
+END $$;
+
+CREATE FUNCTION awa_queue.truncate_names(
+    p_ring text, p_slot integer, p_names text[], p_retention interval, p_settle interval, OUT outcome text, OUT blocker integer
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    v_name    text;
+    v_settled boolean := p_settle <= interval '0' OR EXISTS (
+        SELECT FROM awa_queue.emptied_slots e
+        WHERE e.ring = p_ring AND e.slot = p_slot AND e.found_at <= clock_timestamp() - p_settle);
+BEGIN
+    FOREACH v_name IN ARRAY p_names LOOP
+        EXECUTE format('LOCK TABLE ONLY awa_queue.%I IN ACCESS EXCLUSIVE MODE NOWAIT', v_name);
+    END LOOP;
+    outcome := coalesce(awa_queue.slot_content(p_ring, p_slot, p_retention),
+                        CASE WHEN awa_queue.current_slot(p_ring) = p_slot THEN 'current' WHEN NOT v_settled THEN 'settling' END);
+    IF outcome IS NOT NULL THEN
+        -- Give the locks back at once: an exception ends the subtransaction that holds them.
+        RAISE EXCEPTION 'not now' USING ERRCODE = 'AWA02';
+    END IF;
+    IF p_ring = 'segments' THEN
+        -- Under the lock: a job that completed after an earlier release would take its unique key with it for ever.
+        PERFORM awa_queue.release_history_claims(p_slot, p_retention);
+    END IF;
+    FOREACH v_name IN ARRAY p_names LOOP
+        EXECUTE format('TRUNCATE TABLE ONLY awa_queue.%I', v_name);
+    END LOOP;
+    outcome := 'truncated';
+EXCEPTION
+    WHEN SQLSTATE 'AWA02' THEN
+        NULL;
+    WHEN lock_not_available THEN
+        outcome := 'busy';
+        SELECT l.pid INTO blocker FROM pg_locks l
+        WHERE l.relation = format('awa_queue.%I', v_name)::regclass AND l.granted AND l.pid <> pg_backend_pid() LIMIT 1;
 END $$;
 
 -- What in this slot is still needed: 'live' (ready or leased), 'history' (inside retention), or NULL. One statement, one snapshot:
@@ -79,12 +112,16 @@ SET search_path = pg_catalog AS $$
 DECLARE v_content text;
 BEGIN
     IF p_ring = 'segments' THEN
-        SELECT CASE WHEN EXISTS (SELECT FROM awa_queue.done d WHERE d.slot = p_slot AND d.finalized_at > clock_timestamp() - p_retention)
+        -- The youngest job usually ended last, and an index finds it: most looks end there.
+        SELECT CASE WHEN (SELECT d.finalized_at FROM awa_queue.done d WHERE d.slot = p_slot ORDER BY d.job_id DESC LIMIT 1)
+                         > clock_timestamp() - p_retention
                     THEN 'history'
                     WHEN EXISTS (SELECT FROM awa_queue.leases l WHERE l.slot = p_slot)
                       OR EXISTS (SELECT FROM awa_queue.ready r WHERE r.slot = p_slot)
                       OR EXISTS (SELECT FROM awa_queue.parked_ready r WHERE r.slot = p_slot)
-                    THEN 'live' END
+                    THEN 'live'
+                    WHEN EXISTS (SELECT FROM awa_queue.done d WHERE d.slot = p_slot AND d.finalized_at > clock_timestamp() - p_retention)
+                    THEN 'history' END
         INTO v_content;
     ELSE
         EXECUTE format('SELECT CASE WHEN EXISTS (SELECT FROM awa_queue.%I) THEN ''live'' END', p_ring || '_' || p_slot) INTO v_content;

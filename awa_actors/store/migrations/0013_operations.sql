@@ -117,3 +117,49 @@ BEGIN
         RETURN NEXT to_jsonb(awa_queue.land(j, v.came_from)) || jsonb_build_object('came_from', v.came_from);
     END LOOP;
 END $$;
+
+-- A page of jobs, newest first, full while rows match. Walks down the ids in index order, filtering where the rows lie, and
+-- looks up only what passed: a page costs what it passes over and not what there is.
+CREATE FUNCTION awa.list_jobs(
+    p_state awa.job_state, p_kind text, p_queue text, p_tag text, p_since timestamptz, p_until timestamptz, p_before bigint, p_limit integer
+) RETURNS SETOF jsonb LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_below bigint := coalesce(p_before, 9223372036854775807);
+    v_left  integer := p_limit;
+    v_step  integer := least(greatest(p_limit, 100), 5000);
+    v_ids   bigint[];
+    v_found integer;
+    -- A body says nothing about the state of its job; these states never live in one.
+    v_bodies boolean := coalesce(p_state NOT IN ('scheduled', 'retryable', 'failed', 'cancelled'), true);
+BEGIN
+    LOOP
+        SELECT array_agg(c.job_id) INTO v_ids FROM (
+            SELECT u.job_id FROM (
+                (SELECT b.job_id FROM awa_queue.bodies b WHERE b.job_id < v_below AND v_bodies
+                 AND (p_kind IS NULL OR b.kind = p_kind) AND (p_queue IS NULL OR b.queue = p_queue)
+                 AND (p_tag IS NULL OR p_tag = ANY (b.tags)) AND (p_since IS NULL OR b.created_at >= p_since)
+                 AND (p_until IS NULL OR b.created_at < p_until) ORDER BY b.job_id DESC LIMIT v_step)
+                UNION (SELECT d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id < v_below AND (p_state IS NULL OR d.state = p_state)
+                 AND (p_kind IS NULL OR d.kind = p_kind) AND (p_queue IS NULL OR d.queue = p_queue)
+                 AND (p_tag IS NULL OR p_tag = ANY (d.tags)) AND (p_since IS NULL OR d.created_at >= p_since)
+                 AND (p_until IS NULL OR d.created_at < p_until) ORDER BY d.job_id DESC LIMIT v_step)
+                UNION (SELECT t.job_id FROM awa_queue.terminal t WHERE t.job_id < v_below AND (p_state IS NULL OR t.state = p_state)
+                 AND (p_kind IS NULL OR t.kind = p_kind) AND (p_queue IS NULL OR t.queue = p_queue)
+                 AND (p_tag IS NULL OR p_tag = ANY (t.tags)) AND (p_since IS NULL OR t.created_at >= p_since)
+                 AND (p_until IS NULL OR t.created_at < p_until) ORDER BY t.job_id DESC LIMIT v_step)
+            ) u ORDER BY u.job_id DESC LIMIT v_step) c;
+        EXIT WHEN v_ids IS NULL;
+        RETURN QUERY SELECT to_jsonb(j.*) FROM unnest(v_ids) AS i (id) CROSS JOIN LATERAL (
+            SELECT x.* FROM awa.jobs x WHERE x.id = i.id LIMIT 1) j
+        WHERE (p_state IS NULL OR j.state = p_state) AND (p_kind IS NULL OR j.kind = p_kind) AND (p_queue IS NULL OR j.queue = p_queue)
+          AND (p_tag IS NULL OR p_tag = ANY (j.tags)) AND (p_since IS NULL OR j.created_at >= p_since)
+          AND (p_until IS NULL OR j.created_at < p_until)
+        ORDER BY i.id DESC LIMIT v_left;
+        GET DIAGNOSTICS v_found = ROW_COUNT;
+        v_left := v_left - v_found;
+        EXIT WHEN v_left <= 0;
+        SELECT min(i.id) INTO v_below FROM unnest(v_ids) AS i (id);
+        v_step := least(v_step * 2, 5000);
+    END LOOP;
+END $$;

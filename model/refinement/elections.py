@@ -1,0 +1,121 @@
+"""The leadership machine beside the real lease row: every statement of the leader, on sessions that are killed for real."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import attrs
+import psycopg
+from hypothesis import strategies as st
+from psycopg import Connection, RawCursor
+
+from awa_actors.store.leadership import ACQUIRE, MAINTENANCE, RENEW, RESIGN
+from model.explorer import Violation
+from model.machine import Args
+from model.machines.leadership import Election, Leadership
+
+UNIT = 3600.0
+"""Seconds of the database's clock for one tick: far more than a test takes, so that only ticks make a lease expire."""
+
+
+@attrs.define(eq=False)
+class Elections:
+    """Processes of the machine, each with a session; time passes by moving the row's expiry.
+
+    Args:
+        url: of a migrated database.
+        machine: whose rules are followed.
+    """
+
+    url: str
+    machine: Leadership
+    observer: Connection[Any] = attrs.field(init=False)
+    sessions: list[Connection[Any]] = attrs.field(init=False)
+    holders: list[uuid.UUID] = attrs.field(init=False)
+    terms: dict[int, int] = attrs.field(factory=dict)
+    _script: list[tuple[str, Args, Election]] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        """Connect."""
+        self.observer = self._connect()
+        self.sessions = [self._connect() for _ in range(self.machine.n_nodes)]
+        self.holders = [uuid.uuid4() for _ in range(self.machine.n_nodes)]
+
+    def _connect(self) -> Connection[Any]:
+        return psycopg.connect(self.url, autocommit=True, cursor_factory=RawCursor)
+
+    def close(self) -> None:
+        """Disconnect."""
+        for connection in (self.observer, *self.sessions):
+            connection.close()
+
+    def walk(self, data: st.DataObject, length: int) -> None:
+        """Take steps and compare the row after each.
+
+        Raises:
+            AssertionError: the row is not what the machine says; the text is the script.
+        """
+        start = state = next(self.machine.initial())
+        for _ in range(length):
+            options = list(self.machine.steps(state))
+            if not options:
+                break
+            name, args, after = options[data.draw(st.integers(0, len(options) - 1))]
+            self._script.append((name, args, after))
+            try:
+                self._step(state, name, args, after)
+                self._compare(after)
+            except AssertionError as error:
+                told = Violation("refinement", str(error), start, self._script)
+                raise AssertionError(f"the lease row and the machine differ\n{told}") from error
+            state = after
+
+    def _step(self, before: Election, name: str, args: Args, after: Election) -> None:
+        match name:
+            case "run" if before.nodes[args[0]].request == "acquire":
+                self._acquire(args[0], won=bool(after.nodes[args[0]].answer))
+            case "run":
+                assert self._renew(args[0], self.terms[args[0]]) == bool(after.nodes[args[0]].answer), "a renewal"
+            case "run_late":
+                self._renew(args[0], self.terms[args[0]])
+            case "resign" if not before.nodes[args[0]].killed:
+                self._resign(args[0], self.terms[args[0]])
+            case "kill_session":
+                self._kill(args[0])
+            case "tick":
+                self.observer.execute("UPDATE awa.leadership SET expires_at = expires_at - interval '1 hour'")
+
+    def _acquire(self, n: int, *, won: bool) -> None:
+        values = [MAINTENANCE, self.holders[n], self.machine.lease * UNIT, True]
+        row = self.sessions[n].execute(ACQUIRE, values).fetchone()
+        assert (row is not None) == won, f"the machine says that the lease is {'taken' if won else 'not taken'}"
+        if row is None:
+            return
+        before = self.terms.get(n)
+        self.terms[n] = row[0]
+        if before is not None:
+            assert not self._renew(n, before), "a term that is over was renewed"
+            self._resign(n, before)
+
+    def _renew(self, n: int, term: int) -> bool:
+        values = [MAINTENANCE, self.holders[n], term, self.machine.lease * UNIT]
+        return self.sessions[n].execute(RENEW, values).fetchone() is not None
+
+    def _resign(self, n: int, term: int) -> None:
+        self.sessions[n].execute(RESIGN, [MAINTENANCE, self.holders[n], term])
+
+    def _kill(self, n: int) -> None:
+        pid = self.sessions[n].info.backend_pid
+        self.observer.execute("SELECT pg_terminate_backend($1, 5000)", [pid])
+        self.sessions[n].close()
+        self.sessions[n] = self._connect()
+
+    def _compare(self, s: Election) -> None:
+        row = self.observer.execute(
+            "SELECT holder, expires_at > clock_timestamp(), EXISTS (SELECT FROM pg_stat_activity a"
+            " WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start) FROM awa.leadership l"
+        ).fetchone()
+        found = None if row is None or row[0] is None else (self.holders.index(row[0]), row[1], row[2])
+        wanted = None if s.holder is None else (s.holder, s.left > 0, s.session)
+        assert found == wanted, f"the row says {found} (holder, not expired, session alive)"

@@ -1,0 +1,78 @@
+"""The other commands of this side, as an operator types them."""
+
+import pytest
+import trio
+from command_line import awa, one_line
+from failing_jobs import Payment, failed, failing
+from jobs_at_hand import inserted
+
+import awa_actors
+
+
+def one_failed(database: str) -> int:
+    registry = awa_actors.Registry()
+    failing(registry)
+
+    async def fail() -> int:
+        async with awa_actors.open_client(database, registry=registry) as client:
+            return await failed(client, Payment(3))
+
+    return trio.run(fail)
+
+
+def test_a_job_and_its_runs_are_dumped_as_json(database: str) -> None:
+    job = str(one_failed(database))
+    dump = awa("job", "dump", job, url=database).json
+    assert (dump["job"]["state"], dump["summary"]["error_count"]) == ("failed", 1)
+    assert awa("job", "dump-run", job, "--attempt", "1", url=database).json["outcome"] == "failed"
+    answer = awa("job", "dump-run", job, "--attempt", "2", url=database)
+    assert answer.status == 1
+    one_line(answer.err, "nothing is known of attempt 2")
+
+
+def test_failed_jobs_run_again(database: str) -> None:
+    one_failed(database)
+    assert awa("job", "retry-failed", "--kind", "other", url=database).out == "0 retried\n"
+    assert awa("job", "retry-failed", "--kind", "payment", url=database).out == "1 retried\n"
+    assert awa("job", "retry-failed", url=database).status == 2
+
+
+def test_failed_jobs_are_discarded(database: str) -> None:
+    one_failed(database)
+    assert awa("job", "discard", "--kind", "payment", "--json", url=database).json == {"discarded": 1}
+    assert awa("job", "discard", url=database).status == 2
+
+
+def test_a_job_is_cancelled_by_its_key(database: str) -> None:
+    (job,) = inserted(database, 1, awa_actors.InsertOpts(unique=awa_actors.UniqueOpts()))
+    by_key = ("job", "cancel-by-key", "--kind", "errand", "--args", '{"n": 0}')
+    assert awa(*by_key, url=database).out == f"job {job}: cancelled\n"
+    assert awa(*by_key, url=database).status == 1
+    assert awa("job", "cancel-by-key", "--kind", "errand", "--args", "{", url=database).status == 2
+
+
+def test_a_queue_is_drained(database: str) -> None:
+    inserted(database, 3)
+    assert awa("queue", "drain", "default", url=database).out == "3 cancelled\n"
+    assert awa("queue", "drain", "default", "--json", url=database).json == {"cancelled": 0, "refused": {}}
+
+
+def test_overrides_are_set_shown_and_cleared(database: str) -> None:
+    answer = awa("queue", "overrides", "set", "mail", "--rate-limit", "5", "--json", url=database)
+    assert (answer.json["queue"], answer.json["rate_limit"], answer.json["deadline"]) == ("mail", 5.0, None)
+    assert "rate limit" in awa("queue", "overrides", "show", "mail", url=database).out
+    assert "again" in awa("queue", "overrides", "clear", "mail", url=database).out
+    assert awa("queue", "overrides", "show", "mail", "--json", url=database).json["rate_limit"] is None
+
+
+@pytest.mark.parametrize("wrong", [(), ("--deadline", "0")])
+def test_an_override_of_nothing_or_to_nothing_is_wrong_usage(database: str, wrong: tuple[str, ...]) -> None:
+    assert awa("queue", "overrides", "set", "mail", *wrong, url=database).status == 2
+
+
+def test_jobs_are_listed_by_time(database: str) -> None:
+    (job,) = inserted(database)
+    listed = awa("job", "list", "--json", "--since", "2020-01-01T00:00Z", url=database).json
+    assert [one["id"] for one in listed] == [job]
+    assert awa("job", "list", "--json", "--until", "2020-01-01T00:00Z", url=database).json == []
+    assert awa("job", "list", "--since", "yesterday", url=database).status == 2
