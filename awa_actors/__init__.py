@@ -22,6 +22,7 @@ from awa_actors.core.outcome import Outcome
 from awa_actors.errors import (
     AlreadyRegistered,
     AwaError,
+    CallbackExpired,
     CallbackNotFound,
     FollowUpError,
     JobNotFound,
@@ -40,6 +41,7 @@ from awa_actors.errors import (
     ValidationError,
 )
 from awa_actors.events import Event
+from awa_actors.external import ExternalOutcome
 from awa_actors.jobs import (
     CallbackToken,
     Cancel,
@@ -71,6 +73,7 @@ __all__ = [
     "AlreadyRegistered",
     "AwaError",
     "Budget",
+    "CallbackExpired",
     "CallbackNotFound",
     "CallbackToken",
     "Cancel",
@@ -80,6 +83,7 @@ __all__ = [
     "Delivery",
     "Enqueue",
     "Event",
+    "ExternalOutcome",
     "FinalizationReceipt",
     "FollowUpError",
     "InsertOpts",

@@ -124,7 +124,7 @@ class FollowUpAdmin:
             made = plan_one(spec, event, self._registry.max_follow_up_depth)
             if isinstance(made, SpecFailed):
                 raise FollowUpError(f"follow-up {made.spec} failed again: {made.error}")
-            return (await follow_ups.insert(session, [made.job]))[0]
+            return (await follow_ups.insert(session, [made.job]))()[0]
         except (FollowUpError, TransientStoreError):
             raise
         except AwaError as error:

@@ -1,4 +1,7 @@
-"""``python -m model``: explore every machine and its twins, and print what they are; ``--write`` puts it into the README."""
+"""``python -m model``: explore every machine and its twins, and print what they are.
+
+``--write`` puts it into the README.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The attempt boundary as a table: for every way in which an attempt can end, what must be recorded.
 
-Written from the rules and not from the code, and compared with ``core.outcome.decide`` for every combination of cause, value or
-error, and budget. The first row that matches counts.
+Written from the rules and not from the code, and compared with ``core.outcome.decide`` for every combination of cause,
+value or error, and budget. The first row that matches counts.
 """
 
 from __future__ import annotations
@@ -71,13 +71,18 @@ def returned(ending: Ending, kind: type[Any]) -> bool:
 
 
 def failed(ending: Ending) -> bool:
-    """Whether the attempt failed in a way that a retry may cure: an error, a deadline, an interruption too many, a bad delay."""
+    """Whether the attempt failed in a way that a retry may cure.
+
+    An error, a deadline, an interruption too many, a bad delay.
+    """
     bad_delay = isinstance(ending.value, RetryAfter | Snooze) and unusable(ending.value.delay)
     return ending.cause is not None or ending.error is not None or bad_delay
 
 
+TAKEN = (Cause.CANCEL, Cause.LOST_LEASE)
+
 ROWS = (
-    Row("who took the attempt has recorded its end", lambda e: e.cause in (Cause.CANCEL, Cause.LOST_LEASE), Outcome.STALE),
+    Row("who took the attempt has recorded its end", lambda e: e.cause in TAKEN, Outcome.STALE),
     Row(
         "a stop of the worker costs no attempt, as long as it does not happen too often",
         lambda e: e.cause is Cause.SHUTDOWN and e.interrupted < e.interrupted_bound,
@@ -89,13 +94,22 @@ ROWS = (
     ),
     Row("a failure without budget ends the job", lambda e: failed(e) and last(e), Outcome.EXHAUSTED, "failed"),
     Row("a failure with budget is retried", failed, Outcome.RETRIED, "retryable"),
-    Row("RetryAfter without budget ends the job", lambda e: returned(e, RetryAfter) and last(e), Outcome.EXHAUSTED, "failed"),
+    Row(
+        "RetryAfter without budget ends the job",
+        lambda e: returned(e, RetryAfter) and last(e), Outcome.EXHAUSTED, "failed",
+    ),
     Row("RetryAfter with budget is retried", lambda e: returned(e, RetryAfter), Outcome.RETRIED, "retryable"),
     Row("Snooze costs no attempt", lambda e: returned(e, Snooze), Outcome.SNOOZED, "scheduled", counts=False),
     Row("Cancel ends the job", lambda e: returned(e, Cancel), Outcome.CANCELLED, "cancelled"),
     Row("WaitForCallback parks the job", lambda e: returned(e, WaitForCallback), Outcome.WAITING),
-    Row("a receipt says that the handler's transaction completed the job", lambda e: returned(e, FinalizationReceipt), Outcome.RECEIPT),
-    Row("a caller-owned handler without a receipt has completed nothing", lambda e: e.caller_owned, Outcome.EXHAUSTED, "failed"),
+    Row(
+        "a receipt says that the handler's transaction completed the job",
+        lambda e: returned(e, FinalizationReceipt), Outcome.RECEIPT,
+    ),
+    Row(
+        "a caller-owned handler without a receipt has completed nothing",
+        lambda e: e.caller_owned, Outcome.EXHAUSTED, "failed",
+    ),
     Row("whatever else is returned completes the job", lambda e: True, Outcome.COMPLETED),
 )  # fmt: skip
 
@@ -106,7 +120,7 @@ def expected(ending: Ending) -> Row:
 
 
 VALUES = (None, "text", 0, RetryAfter(1.5), RetryAfter(0), Snooze(60.0), Snooze(1e12), Cancel("no longer wanted"),
-          WaitForCallback(CallbackToken("2b1d4c1e-0000-4000-8000-000000000000", 7, 3)), FinalizationReceipt(7, 3))  # fmt: skip
+          WaitForCallback(CallbackToken("an id", 7, 3)), FinalizationReceipt(7, 3))  # fmt: skip
 BAD_VALUES = (RetryAfter(math.nan), Snooze(-1.0), Snooze(math.inf), RetryAfter("soon"))  # type: ignore[arg-type]
 ERRORS = (
     None,

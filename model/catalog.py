@@ -77,7 +77,7 @@ def explored(machine: type[Machine[Any]], profile: str, limit: int) -> Report[An
 
 def twin(machine: type[Machine[Any]], guard: str, limit: int) -> Twin:
     """Explore a machine without one of its guards."""
-    return Twin(guard, explore(machine(without=guard), limit), machine.twins[guard])
+    return Twin(guard, explore(machine(guard), limit), machine.twins[guard])
 
 
 def table(profile: str, limit: int) -> list[str]:
@@ -100,7 +100,8 @@ def table(profile: str, limit: int) -> list[str]:
             f"| {numbers[2]} of {len(kills)} | {report.states:,} | {report.steps:,} |"
         )
     count = sum(len(machine.twins) for machine in MACHINES)
+    actions, properties, killed, states, steps = totals
     lines.append(
-        f"| {len(MACHINES)} machines | | | {totals[0]} | {totals[1]} | {totals[2]} of {count} | {totals[3]:,} | {totals[4]:,} |"
+        f"| {len(MACHINES)} machines | | | {actions} | {properties} | {killed} of {count} | {states:,} | {steps:,} |"
     )
     return lines

@@ -1,4 +1,7 @@
-"""Breadth-first search through all states of a machine: the shortest script to whatever breaks, or the proof that nothing does."""
+"""Breadth-first search through all states of a machine.
+
+The shortest script to whatever breaks, or the proof that nothing does.
+"""
 
 from __future__ import annotations
 

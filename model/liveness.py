@@ -23,9 +23,9 @@ class Trap:
 def stays_for_ever(bad: Sequence[bool], edges: Sequence[Sequence[Edge]], fair: set[str]) -> Trap | None:
     """Find bad states in which a fair run can stay.
 
-    Fairness is weak and per arguments: a fair step that is possible in every state of the rest of the run is taken in it.
-    A run that comes to rest counts as staying where it rests. It is enough to look at strongly connected parts as a whole:
-    a smaller cycle that is fair makes the part around it fair too.
+    Fairness is weak and per arguments: a fair step that is possible in every state of the rest of the run is taken in
+    it. A run that comes to rest counts as staying where it rests. It is enough to look at strongly connected parts as
+    a whole: a smaller cycle that is fair makes the part around it fair too.
 
     Args:
         bad: for each state, whether it must be left.

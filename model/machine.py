@@ -1,8 +1,9 @@
 """What a machine is: a hashable state, named actions, properties that are sentences, and guards that can be taken away.
 
-A machine is declared once. The explorer walks all of its states within small bounds, Hypothesis walks some of them within
-larger ones, and a recorded run is replayed against it. Each guard has a name; the machine without that guard is its broken
-twin, and a twin in which nothing goes wrong means that the guard, or the property it serves, is not specified at all.
+A machine is declared once. The explorer walks all of its states within small bounds, Hypothesis walks some of them
+within larger ones, and a recorded run is replayed against it. Each guard has a name; the machine without that guard is
+its broken twin, and a twin in which nothing goes wrong means that the guard, or the property it serves, is not
+specified at all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ Args = tuple[Any, ...]
 Steps = Iterator[tuple[Args, S]]
 """What an action yields for a state: its arguments, and the state they lead to. Nothing: it is not enabled."""
 
+Bounds = Mapping[str, int]
+Sizes = Mapping[str, Bounds]
+Twins = Mapping[str, tuple[str, ...]]
+
 ROLES = ("action", "fair", "invariant", "step_rule", "leaves")
 
 
@@ -32,7 +37,10 @@ def _marked(role: str) -> Callable[[F], F]:
 action = _marked("action")
 """Something that may happen: ``(state) -> Steps``."""
 fair = _marked("fair")
-"""An action that happens sooner or later if it stays possible: what the runtime does, as opposed to what is done to it."""
+"""An action that happens sooner or later if it stays possible.
+
+What the runtime does, as opposed to what is done to it.
+"""
 invariant = _marked("invariant")
 """``(state) -> bool``: true in every state. The docstring is the sentence."""
 step_rule = _marked("step_rule")
@@ -59,11 +67,11 @@ class Machine(Generic[S]):
 
     facts: ClassVar[str] = ""
     code: ClassVar[str] = ""
-    sizes: ClassVar[Mapping[str, Mapping[str, int]]] = {"dev": {}}
-    walk_sizes: ClassVar[Mapping[str, int]] = {}
-    twins: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    sizes: ClassVar[Sizes] = {"dev": {}}
+    walk_sizes: ClassVar[Bounds] = {}
+    twins: ClassVar[Twins] = {}
 
-    def __init__(self, *, without: str | None = None, **bounds: int) -> None:
+    def __init__(self, without: str | None = None, /, **bounds: int) -> None:
         if without is not None and without not in self.twins:
             raise LookupError(f"{type(self).__name__} declares no guard {without!r}")
         self.without = without

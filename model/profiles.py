@@ -27,7 +27,7 @@ class Profile:
     limit: int
 
     def settings(self, examples: int) -> settings:
-        """What Hypothesis is told: the same walks every time but at night, so that a failure is somebody's, not luck's."""
+        """What Hypothesis is told: the same walks every time but at night, so that a failure is no matter of luck."""
         return settings(
             max_examples=examples,
             deadline=None,

@@ -1,9 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from postgres_servers import Server
+
 from model.machines.leadership import Leadership
 from model.profiles import chosen
 from model.refinement.elections import Elections
-from postgres_servers import Server
 
 PROFILE = chosen()
 

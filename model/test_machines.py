@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from model.catalog import MACHINES, explored, twin
 from model.machine import Machine
 from model.profiles import chosen

@@ -1,7 +1,6 @@
-from model.boundary import LONGEST_TEXT, ROWS, Ending, endings, expected, last
-
 from awa_actors.core.backoff import LONGEST_DELAY
-from awa_actors.core.outcome import Decision, Outcome, decide
+from awa_actors.core.outcome import Decision, Ending, Outcome, decide
+from model.boundary import LONGEST_TEXT, ROWS, endings, expected, last
 
 DECIDED = [(ending, decide(ending)) for ending in endings()]
 

@@ -1,11 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from postgres_servers import Server
+
 from model.machines.queue import Queue
 from model.profiles import chosen
 from model.refinement.conductor import Conductor
 from model.refinement.store import Store
-from postgres_servers import Server
 
 PROFILE = chosen()
 

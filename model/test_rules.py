@@ -7,12 +7,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from model.refinement.sessions import Session
 from psycopg import Connection
+
+from model.refinement.sessions import Session
 
 INSTANCE = uuid.UUID(int=1)
 INSERT = """
-SELECT ids FROM awa.insert_jobs(%s::text[], ARRAY['k'], ARRAY['q'], ARRAY[2]::smallint[], ARRAY[25]::smallint[], %s::text[])
+SELECT ids FROM awa.insert_jobs(
+    %s::text[], ARRAY['k'], ARRAY['q'], ARRAY[2]::smallint[], ARRAY[25]::smallint[], %s::text[])
 """
 CLAIM = "SELECT job_ids, run_leases, lslots FROM awa_queue.take('q', %s, 1000000000, %s, 0, NULL, NULL)"
 COMPLETE = "SELECT completed FROM awa_queue.complete(%s::bigint[], %s::bigint[], %s::smallint[], %s)"
@@ -58,7 +60,7 @@ def test_a_lease_that_is_carried_twice_while_it_is_completed_is_completed(
         one(observer, TURN, {"ring": "leases"})
         slow.run("BEGIN")
         slow.run("SELECT FROM awa_queue.leases WHERE job_id = %s FOR UPDATE", [first])
-        # The leases are no longer where they were claimed, so this looks for both of them in all slots, and waits for the first.
+        # The leases are not where they were claimed: this looks for both in all slots, and waits for the first.
         assert not completer.start(COMPLETE, [row[0], row[1], row[2], INSTANCE])
         assert quick.run("SELECT awa_queue.carry_leases(1, 10)") == [(1,)]
         slow.run("ROLLBACK")
@@ -112,11 +114,16 @@ def test_a_unique_key_goes_with_the_history_that_held_it(observer: Connection[An
     assert one(observer, "SELECT awa_queue.release_history_claims(0, interval '0')") == 0
     assert row is not None
     assert one(observer, COMPLETE, [*row, INSTANCE]) == [job]
-    assert one(observer, "SELECT outcome FROM awa_queue.truncate_slot('segments', 0, interval '0', interval '0')") == "truncated"
+    assert (
+        one(observer, "SELECT outcome FROM awa_queue.truncate_slot('segments', 0, interval '0', interval '0')")
+        == "truncated"
+    )
     assert enqueued(observer, 1, opts) != [job]
 
 
-def test_a_retry_that_waits_for_a_cancellation_finds_the_cancelled_job(database: str, observer: Connection[Any]) -> None:
+def test_a_retry_that_waits_for_a_cancellation_finds_the_cancelled_job(
+    database: str, observer: Connection[Any]
+) -> None:
     (job,) = enqueued(observer, 1)
     with opened(database, observer, 2) as (canceller, retrier):
         canceller.run("BEGIN")
@@ -168,7 +175,9 @@ def test_a_row_that_cannot_be_claimed_is_recorded_and_the_rest_is_claimed(observ
     first, second = enqueued(observer, 2)
     observer.execute("DELETE FROM awa_queue.bodies WHERE job_id = %s", [first])
     arguments = ", ".join(["NULL"] * 14)
-    row = observer.execute(f"CALL awa_queue.claim('q', 10, 1000, %s, 0, NULL, NULL, {arguments})", [INSTANCE]).fetchone()
+    row = observer.execute(
+        f"CALL awa_queue.claim('q', 10, 1000, %s, 0, NULL, NULL, {arguments})", [INSTANCE]
+    ).fetchone()
     assert row is not None
     assert row[0] == [second]
     assert one(observer, "SELECT state::text FROM awa.jobs WHERE id = %s", [first]) == "failed"

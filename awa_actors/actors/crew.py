@@ -114,6 +114,7 @@ class Crew:
     _told: set[tuple[int, int]] = attrs.field(factory=set)
     _limiters: dict[str, trio.CapacityLimiter] = attrs.field(factory=dict)
     _control_lock: trio.Lock = attrs.field(factory=trio.Lock)
+    _look: trio.Event = attrs.field(factory=trio.Event)
 
     def may_claim(self) -> bool:
         """Whether the stored beat is fresh enough to take more work."""
@@ -258,6 +259,10 @@ class Crew:
         if attempt is not None:
             attempt.stop(Cause.CANCEL)
 
+    def look_soon(self) -> None:
+        """Cancellations may have been announced while nobody listened."""
+        self._look.set()
+
     async def watch(self) -> None:
         """Find cancelled and lost attempts by polling: what a missed notification would have said.
 
@@ -265,7 +270,9 @@ class Crew:
         """
         try:
             while True:
-                await trio.sleep(self.settings.cancel_poll)
+                with trio.move_on_after(self.settings.cancel_poll):
+                    await self._look.wait()
+                self._look = trio.Event()
                 if mine := [attempt for attempt in self.running.values() if attempt.cause is None]:
                     try:
                         await self._look_after(mine)

@@ -178,7 +178,10 @@ class Dispatcher:
             # large one.
             await trio.lowlevel.checkpoint()
         elif not await self._sleep_is_marked():
-            await self._wait(self._tuned.poll_interval * (0.9 + random.random() / 5))
+            wait = self._tuned.poll_interval * (0.9 + random.random() / 5)
+            if self.listens:  # however rarely it is polled: producers notify only while the queue is marked
+                wait = min(wait, max(0.0, self._marked_until - trio.current_time()))
+            await self._wait(wait)
 
     async def _starve(self) -> None:
         """Wait for a permit. What was claimed ahead goes back when handlers turn out to be slow: others may be idle."""

@@ -37,6 +37,7 @@ class Listener:
     connected: bool = False
     _subscribers: dict[str, list[Callable[[], None]]] = attrs.field(factory=dict)
     _cancelled: list[Callable[[int, int], None]] = attrs.field(factory=list)
+    _listening: list[Callable[[], None]] = attrs.field(factory=list)
     _told: dict[str, list[Callable[[str | None], None]]] = attrs.field(factory=dict)
 
     def on(self, channel: str, wake: Callable[[], None]) -> None:
@@ -50,6 +51,10 @@ class Listener:
     def on_payload(self, channel: str, tell: Callable[[str | None], None]) -> None:
         """Call `tell` with every payload of a channel, and with None after every reconnection. Before `run`."""
         self._told.setdefault(channel, []).append(tell)
+
+    def on_listening(self, look: Callable[[], None]) -> None:
+        """Call `look` whenever listening begins (again): what was announced before was not heard. Before `run`."""
+        self._listening.append(look)
 
     def _notified(self, channel: str, payload: str) -> None:
         if channel == CANCEL_CHANNEL:
@@ -85,6 +90,8 @@ class Listener:
                     self.connected, delay = True, RECONNECT_FIRST
                     task_status.started()
                     task_status = trio.TASK_STATUS_IGNORED
+                    for look in self._listening:
+                        look()
                     for wakes in self._subscribers.values():
                         for wake in wakes:
                             wake()

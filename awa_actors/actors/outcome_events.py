@@ -129,9 +129,10 @@ def event_of(ended: Ended, landed: JobRow | dt.datetime) -> events.Event[Any] | 
 
 def completed_row(ended: Ended, at: dt.datetime) -> JobRow:
     """The row of a completed attempt, with what its handler noted; no second read is needed for it."""
-    attempt, notes = ended.attempt, ended.attempt.notes()
+    attempt = ended.attempt
     row = claimed_row(attempt.claimed, attempt.queue, JobState.COMPLETED, at)
-    return attrs.evolve(row, metadata={**row.metadata, **notes["metadata"]}) if "metadata" in notes else row
+    noted = None if attempt.job is None else attempt.job._metadata_patch
+    return row if noted is None else attrs.evolve(row, metadata={**row.metadata, **noted})
 
 
 def _error(row: JobRow, fields: dict[str, Any]) -> str:

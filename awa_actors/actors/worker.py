@@ -240,6 +240,7 @@ class WorkerActor:
         """Claim until the drain begins. Cancel-listening, beats and maintenance stay on after it."""
         crew.liveness.lost = lambda: crew.stop_all(Cause.LOST_LEASE)
         listener.on_cancel(crew.cancel)
+        listener.on_listening(crew.look_soon)
         listener.on_payload(CALLBACK_CHANNEL, crew.callbacks.wake)
         dispatchers = [
             Dispatcher(queue, self._own(f"dispatcher {queue.name}"[:40]), crew, self.pool.settings.listens)

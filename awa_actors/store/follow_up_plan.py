@@ -255,7 +255,7 @@ class _Rendered:
         opts = _options(declared.options, declared.enqueue, self.args)
         stand_in = _class_of(declared.enqueue, declared.queue)
         job = admit(stand_in(), opts, reserved=reserved, on_conflict=OnConflict.RETURN_EXISTING)
-        return attrs.evolve(job, args=text)
+        return job._replace(args=text)
 
 
 _NO_ARGS = frozenset({Enqueue, _Rendered, type(None), types.CoroutineType})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -79,14 +80,20 @@ class Failure:
     failed_at: dt.datetime
 
 
-async def insert(session: Session, jobs: Sequence[NewJob]) -> list[InsertedJob]:
+async def insert(session: Session, jobs: Sequence[NewJob]) -> Callable[[], list[InsertedJob]]:
     """Insert follow-up jobs by the ordinary bulk insert, in the transaction that is open on the session.
+
+    Returns:
+        What reads the answer: hardly any sender wants to know the ids.
 
     Raises:
         UniqueConflict: another job holds a key, and the options say that this is an error.
         StoreError, ValidationError: as for any insert.
     """
-    return inserted(jobs, await session.fetchrow(statement(jobs), *parameters(jobs)))
+    row = await session.fetchrow(statement(jobs), *parameters(jobs))
+    if row["ids"] is None:
+        inserted(jobs, row)  # raises what was refused
+    return partial(inserted, jobs, row)
 
 
 async def enqueue(session: Session, registry: Registry, outcome: str, event: Event[Any]) -> list[InsertedJob]:
@@ -112,7 +119,7 @@ async def enqueue(session: Session, registry: Registry, outcome: str, event: Eve
     if not planned.jobs:
         return []
     try:
-        return await insert(session, planned.jobs)
+        return (await insert(session, planned.jobs))()
     except TransientStoreError:
         raise
     except AwaError as error:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
-
-import attrs
+from typing import Any, NamedTuple
 
 from awa_actors import codec
 from awa_actors.core import unique
@@ -57,9 +55,8 @@ STATEMENT_CHARACTERS = 256 * 1024 * 1024
 NO_OPTIONS = InsertOpts()
 
 
-@attrs.frozen
-class NewJob:
-    """One admitted job: everything checked, everything encoded.
+class NewJob(NamedTuple):
+    """One admitted job: everything checked, everything encoded. A tuple, since bulk inserts and follow-ups make many.
 
     `options` is the JSON text of what few jobs have, or None; `on_conflict` the policy of a unique job, else None.
     """

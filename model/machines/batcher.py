@@ -1,11 +1,27 @@
-"""Completions go through a mailbox and a batch: recorded once, never forgotten, also when the answer is lost or the worker drains."""
+"""Completions go through a mailbox and a batch.
+
+Recorded once, never forgotten, also when the answer is lost or the worker drains.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Entry(NamedTuple):
@@ -22,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class Batcher(NamedTuple):
-    """Jobs, ends that were told but not recorded (job, run_lease), the batch being written, and how far a drain has come."""
+    """Jobs, ends that were told but not recorded (job, run_lease), the batch in hand, how far a drain has come."""
 
     jobs: tuple[Entry, ...]
     mailbox: tuple[tuple[int, int], ...] = ()
@@ -36,13 +52,13 @@ class CompletionBatcher(Machine[Batcher]):
 
     facts = "X4 X5 X6, J10"
     code = "actors/crew.py, actors/recorder.py, actors/worker.py; store/complete.py"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_jobs": 2, "leases": 2, "room": 1},
         "ci": {"n_jobs": 2, "leases": 4, "room": 1},
         "nightly": {"n_jobs": 3, "leases": 3, "room": 2},
     }
-    walk_sizes = {"n_jobs": 5, "leases": 8, "room": 2}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_jobs": 5, "leases": 8, "room": 2}
+    twins: ClassVar[Twins] = {
         "a completion names its run_lease": ("an_attempt_completes_once", "only_its_own_attempt_completes"),
         "a completion ends the lease": ("an_attempt_completes_once",),
         "a batch that was not surely written is written again": ("what_has_ended_is_recorded",),
@@ -59,7 +75,7 @@ class CompletionBatcher(Machine[Batcher]):
         """Every job waits to be claimed."""
         yield Batcher((Entry(),) * self.n_jobs)
 
-    def _with(self, s: Batcher, j: int, **fields: object) -> Batcher:
+    def _with(self, s: Batcher, j: int, **fields: Any) -> Batcher:
         return s._replace(jobs=replaced(s.jobs, j, s.jobs[j]._replace(**fields)))
 
     @action
@@ -138,17 +154,19 @@ class CompletionBatcher(Machine[Batcher]):
         """No more will be told: every attempt's task has ended. That a permit is free does not say so."""
         ended = all(job.handler == "idle" for job in s.jobs)
         permits_free = all(job.handler != "working" for job in s.jobs)
-        if s.phase == "draining" and permits_free:
-            if self.guard("the mailbox closes when the tasks have ended", ended):
-                yield (), s._replace(phase="closed")
+        if s.phase != "draining" or not permits_free:
+            return
+        if self.guard("the mailbox closes when the tasks have ended", ended):
+            yield (), s._replace(phase="closed")
 
     @fair
     def recorder_ends(self, s: Batcher) -> Steps[Batcher]:
         """The recorder ends when nothing is left and nobody can tell more."""
         empty = not s.mailbox and not s.batch
-        if s.phase == "closed" and s.recorder == "running":
-            if self.guard("the recorder ends when its mailbox is empty", empty):
-                yield (), s._replace(recorder="ended")
+        if s.phase != "closed" or s.recorder != "running":
+            return
+        if self.guard("the recorder ends when its mailbox is empty", empty):
+            yield (), s._replace(recorder="ended")
 
     @fair
     def stop(self, s: Batcher) -> Steps[Batcher]:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 FLAWS = ("sound", "conflict", "unstorable", "bodiless")
-"""What can be wrong with a row: nothing; a newer job holds the key it needs; the value it has to write is refused; its body
-is gone."""
+"""What can be wrong with a row: nothing; a newer job holds its key; the value to write is refused; its body is gone."""
 
 SWEEPS = ("claim", "promote", "rescue", "settle")
 
 
 class Batch(NamedTuple):
-    """The rows that a sweep is to move: (flaw, state), where state is stuck, moved, cancelled (as a duplicate) or failed."""
+    """The rows that a sweep is to move.
+
+    (flaw, state), where state is stuck, moved, cancelled (as a duplicate) or failed.
+    """
 
     sweep: str
     rows: tuple[tuple[str, str], ...]
@@ -29,9 +44,13 @@ class Batches(Machine[Batch]):
 
     facts = "X24, trap T5, architecture 2"
     code = "store/migrations/0004 (take_carefully), 0005 (settle), 0006 (promote_carefully, rescue_one, abandon)"
-    sizes = {"dev": {"n_rows": 2, "crashes": 1}, "ci": {"n_rows": 3, "crashes": 2}, "nightly": {"n_rows": 4, "crashes": 2}}
-    walk_sizes = {"n_rows": 6, "crashes": 3}
-    twins = {
+    sizes: ClassVar[Sizes] = {
+        "dev": {"n_rows": 2, "crashes": 1},
+        "ci": {"n_rows": 3, "crashes": 2},
+        "nightly": {"n_rows": 4, "crashes": 2},
+    }
+    walk_sizes: ClassVar[Bounds] = {"n_rows": 6, "crashes": 3}
+    twins: ClassVar[Twins] = {
         "a batch that raises is done one by one": ("every_row_leaves",),
         "a row that raises alone is recorded as failed": ("every_row_leaves",),
         "each row has a subtransaction of its own": ("every_row_leaves", "the_innocent_move"),
@@ -75,9 +94,9 @@ class Batches(Machine[Batch]):
         for r, (flaw, state) in enumerate(s.rows):
             if state != "stuck":
                 continue
-            if flaw == "sound" and self.keeps("only a row with a flaw is failed"):
-                yield (r,), self._set(s, r, "moved")
-            elif flaw == "conflict" and not self.keeps("the newer holder keeps the key"):
+            if (flaw == "sound" and self.keeps("only a row with a flaw is failed")) or (
+                flaw == "conflict" and not self.keeps("the newer holder keeps the key")
+            ):
                 yield (r,), self._set(s, r, "moved")
             elif flaw == "conflict" and self.keeps("a conflict ends the job as a duplicate"):
                 yield (r,), self._set(s, r, "cancelled")

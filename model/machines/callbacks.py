@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 VERBS = ("complete", "fail", "resume", "retry")
 
@@ -19,10 +32,10 @@ class Caller(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """One job: its lease (state and run_lease), its callback row, who has locked the lease, and what became of generations.
+    """One job: its lease (state and run_lease), its callback row, who has locked the lease, what became of generations.
 
-    `row` is the generation of the callback row, 0 when there is none; `answered` that it holds a payload nobody took yet.
-    `handler` is working, waiting (inside) or gone.
+    `row` is the generation of the callback row, 0 when there is none; `answered` that it holds a payload nobody took
+    yet. `handler` is working, waiting (inside) or gone.
     """
 
     state: str = "available"
@@ -42,11 +55,14 @@ ENDED = ("completed", "failed", "cancelled")
 
 
 class Callbacks(Machine[Wait]):
-    """A handler that registers, waits or parks; callers with ids old and new; expiry and rescue, which skip locked leases."""
+    """A handler that registers, waits or parks; callers with ids old and new.
+
+    Expiry and rescue, which skip locked leases.
+    """
 
     facts = "X9, C1 to C17"
     code = "store/migrations/0011_callbacks.sql"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_callers": 2, "generations": 1, "leases": 1},
         "ci": {"n_callers": 2, "generations": 2, "leases": 2},
         "nightly": {"n_callers": 2, "generations": 3, "leases": 3},
@@ -54,8 +70,8 @@ class Callbacks(Machine[Wait]):
         "an attempt's end voids its callback": {"generations": 1, "leases": 2},
         "a resumed attempt keeps its owner": {"leases": 1},
     }
-    walk_sizes = {"n_callers": 3, "generations": 5, "leases": 5}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_callers": 3, "generations": 5, "leases": 5}
+    twins: ClassVar[Twins] = {
         "the callback is read again under the lock": ("a_generation_is_resolved_once",),
         "resolving locks the lease": ("a_generation_is_resolved_once", "one_holds_the_lock"),
         "a new registration voids the one before": ("only_the_newest_generation_is_open",),
@@ -96,7 +112,7 @@ class Callbacks(Machine[Wait]):
 
     @action
     def park(self, s: Wait) -> Steps[Wait]:
-        """The handler returns; the job waits without a worker, or runs again at once when the answer is there already."""
+        """The handler returns; the job waits without a worker, or runs again at once if the answer is there already."""
         if s.state == "running" and s.handler == "working" and s.lock is None and s.generation:
             if s.answered:
                 yield ("answered",), self._ended(s, "available")
@@ -108,7 +124,13 @@ class Callbacks(Machine[Wait]):
     @action
     def wait_inside(self, s: Wait) -> Steps[Wait]:
         """The handler waits itself, holding its permit."""
-        if s.state == "running" and s.handler == "working" and s.row == s.generation > 0 and s.lock is None and not s.answered:
+        if (
+            s.state == "running"
+            and s.handler == "working"
+            and s.row == s.generation > 0
+            and s.lock is None
+            and not s.answered
+        ):
             yield (), s._replace(state="waiting", handler="waiting")
 
     @fair

@@ -1,15 +1,15 @@
 """Statement by statement: claims and ends of an attempt whose lease and body are carried to other slots meanwhile.
 
-A statement sees what was committed when it started (its snapshot), waits for row locks, and then finds the newest version of
-a row that was updated, but nothing of a row that was deleted and inserted elsewhere.
+A statement sees what was committed when it started (its snapshot), waits for row locks, and then finds the newest
+version of a row that was updated, but nothing of a row that was deleted and inserted elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, step_rule
+from model.machine import Args, Bounds, Machine, Sizes, Steps, Twins, action, fair, invariant, leaves, step_rule
 
 NOWHERE = -1
 
@@ -17,7 +17,8 @@ NOWHERE = -1
 class Worker(NamedTuple):
     """Where a worker is in its call, and the snapshot of its present statement.
 
-    `at` is idle, or a call with its stage: claim, claim:carefully, complete, complete:missed, complete:again, settle ...
+    `at` is idle, or a call with its stage: claim, claim:carefully, complete, complete:missed, complete:again, settle
+    ...
     """
 
     at: str = "idle"
@@ -28,8 +29,8 @@ class Worker(NamedTuple):
 class Attempt(NamedTuple):
     """One job: its ready row or lease, where that says its body is, and the segments in which copies of the body are.
 
-    `lslot` is the slot of its lease, `known` what the claimer was told of it. `lock` says who has locked the row; the two
-    carriers keep the slot they carry to. `answer` is what the worker was told in the end.
+    `lslot` is the slot of its lease, `known` what the claimer was told of it. `lock` says who has locked the row; the
+    two carriers keep the slot they carry to. `answer` is what the worker was told in the end.
     """
 
     place: str = "ready"
@@ -50,9 +51,13 @@ class Carry(Machine[Attempt]):
 
     facts = "X11 X15, traps T1 T2"
     code = "store/migrations/0004, 0005 (complete, lock_lease, whole), 0007 (carry_leases, carry_bodies)"
-    sizes = {"dev": {"slots": 2, "segments": 2}, "ci": {"slots": 3, "segments": 3}, "nightly": {"slots": 4, "segments": 4}}
-    walk_sizes = {"slots": 4, "segments": 8}
-    twins = {
+    sizes: ClassVar[Sizes] = {
+        "dev": {"slots": 2, "segments": 2},
+        "ci": {"slots": 3, "segments": 3},
+        "nightly": {"slots": 4, "segments": 4},
+    }
+    walk_sizes: ClassVar[Bounds] = {"slots": 4, "segments": 8}
+    twins: ClassVar[Twins] = {
         "the body is read in a statement after the lock": ("an_end_finds_its_body",),
         "a verb that finds nothing looks again": ("stale_means_ended",),
         "and again, while a new look sees the lease": ("stale_means_ended",),
@@ -182,7 +187,11 @@ class Carry(Machine[Attempt]):
         for segment in s.copies:
             pointed_at = s.place in ("ready", "lease") and s.slot == segment
             written = s.copied and s.to == segment
-            if segment != s.current[1] and not written and self.guard("what is pointed at is not truncated", not pointed_at):
+            if (
+                segment != s.current[1]
+                and not written
+                and self.guard("what is pointed at is not truncated", not pointed_at)
+            ):
                 yield (segment,), s._replace(copies=s.copies - {segment})
 
     @invariant

@@ -1,11 +1,24 @@
-"""Claims that meet wrong hints, rows that cannot be claimed, clients that stop reading, and a queue whose shards are reduced."""
+"""Claims that meet wrong hints, rows that cannot be claimed, clients that stop reading, shards that are taken away."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Row(NamedTuple):
@@ -34,19 +47,22 @@ class Lane(NamedTuple):
 
 
 class Claims(Machine[Lane]):
-    """Rows become visible in any order; one may be poison; the first claimer may stop reading in the middle of an answer."""
+    """Rows become visible in any order; one may be poison.
+
+    The first claimer may stop reading in the middle of an answer.
+    """
 
     facts = "P2 P3, X18, traps T5 T7"
     code = "store/migrations/0004 (take, take_lane, take_carefully, claim), 0006 (rescue_stale); actors/dispatcher.py"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_rows": 2, "n_clients": 2, "batch": 2},
         "ci": {"n_rows": 3, "n_clients": 2, "batch": 2},
         "nightly": {"n_rows": 4, "n_clients": 2, "batch": 3},
         "a claim stays within its batch": {"batch": 1},
         "a claim takes rows in order": {"batch": 1},
     }
-    walk_sizes = {"n_rows": 8, "n_clients": 3, "batch": 3}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_rows": 8, "n_clients": 3, "batch": 3}
+    twins: ClassVar[Twins] = {
         "a claimer starts again from the beginning": ("every_job_is_claimed",),
         "what cannot be claimed is recorded and the rest is claimed": ("every_job_is_claimed",),
         "a claim commits before it answers": ("every_job_is_claimed",),
@@ -68,10 +84,10 @@ class Claims(Machine[Lane]):
                     first = Row(poison=poison, shard=shard, visible=not late)
                     yield Lane((first, *(Row(),) * (self.n_rows - 1)), (Client(),) * self.n_clients, 2)
 
-    def _row(self, s: Lane, r: int, **fields: object) -> Lane:
+    def _row(self, s: Lane, r: int, **fields: Any) -> Lane:
         return s._replace(rows=replaced(s.rows, r, s.rows[r]._replace(**fields)))
 
-    def _client(self, s: Lane, c: int, **fields: object) -> Lane:
+    def _client(self, s: Lane, c: int, **fields: Any) -> Lane:
         return s._replace(clients=replaced(s.clients, c, s.clients[c]._replace(**fields)))
 
     @fair
@@ -119,7 +135,9 @@ class Claims(Machine[Lane]):
     def stop_reading(self, s: Lane) -> Steps[Lane]:
         """The first claimer freezes while its claim is answered: the claim has committed, or stays open for ever."""
         client = s.clients[0]
-        picked = [r for r in range(client.hint, self.n_rows) if self._claimable(s, r) and not s.rows[r].poison][: self.batch]
+        picked = [r for r in range(client.hint, self.n_rows) if self._claimable(s, r) and not s.rows[r].poison][
+            : self.batch
+        ]
         if not client.gone and picked:
             committed = self.keeps("a claim commits before it answers")
             after = self._client(s, 0, gone=True)
@@ -131,7 +149,11 @@ class Claims(Machine[Lane]):
     def claim_slowly(self, s: Lane) -> Steps[Lane]:
         """A claim whose transaction is open for a moment: its rows are locked, others skip them."""
         for c, client in enumerate(s.clients):
-            free = [r for r in range(self.n_rows) if s.rows[r].visible and s.rows[r].state == "ready" and not s.rows[r].poison]
+            free = [
+                r
+                for r in range(self.n_rows)
+                if s.rows[r].visible and s.rows[r].state == "ready" and not s.rows[r].poison
+            ]
             if c and not client.gone and free:
                 yield (c, free[0]), self._row(s, free[0], state="hidden", by=c)
 
@@ -153,7 +175,12 @@ class Claims(Machine[Lane]):
     def rescue(self, s: Lane) -> Steps[Lane]:
         """A client that does not beat is dead, and its leases go back; what it keeps hidden in a transaction cannot."""
         for r, row in enumerate(s.rows):
-            if row.state == "leased" and row.by is not None and s.clients[row.by].gone and self.keeps("the dead are rescued"):
+            if (
+                row.state == "leased"
+                and row.by is not None
+                and s.clients[row.by].gone
+                and self.keeps("the dead are rescued")
+            ):
                 yield (r,), self._row(s, r, state="ready", by=None)
 
     @invariant
@@ -182,5 +209,11 @@ class Claims(Machine[Lane]):
 
     @leaves
     def every_job_is_claimed(self, s: Lane) -> bool:
-        """No committed job waits for ever: not behind a hint, not behind poison, not in a dead client's hands, not in a lost shard."""
-        return any(row.state in ("ready", "hidden") or (row.state == "leased" and s.clients[row.by or 0].gone) for row in s.rows)
+        """No committed job waits for ever.
+
+        Not behind a hint, not behind poison, not in a dead client's hands, not in a lost shard.
+        """
+        return any(
+            row.state in ("ready", "hidden") or (row.state == "leased" and s.clients[row.by or 0].gone)
+            for row in s.rows
+        )

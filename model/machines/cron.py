@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Node(NamedTuple):
@@ -34,13 +47,13 @@ class Cron(Machine[Schedule]):
 
     facts = "X10, M46 to M51"
     code = "core/cron.py, store/cron.py, store/migrations/0010"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_nodes": 2, "fires": 2, "crashes": 1, "pauses": 1},
         "ci": {"n_nodes": 2, "fires": 4, "crashes": 2, "pauses": 2},
         "nightly": {"n_nodes": 3, "fires": 4, "crashes": 2, "pauses": 2},
     }
-    walk_sizes = {"n_nodes": 4, "fires": 12, "crashes": 5, "pauses": 5}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_nodes": 4, "fires": 12, "crashes": 5, "pauses": 5}
+    twins: ClassVar[Twins] = {
         "the mark is moved only from where it was read": ("a_fire_becomes_one_job",),
         "a paused schedule enqueues nothing": ("a_pause_holds",),
         "job and mark are one transaction": ("a_fire_becomes_one_job", "caught_up_fires_become_jobs"),
@@ -58,7 +71,7 @@ class Cron(Machine[Schedule]):
             nodes = (Node(),) * self.n_nodes
             yield Schedule(policy, nodes, (0,) * self.fires, crashes=self.crashes, pauses=self.pauses)
 
-    def _node(self, s: Schedule, n: int, **fields: object) -> Schedule:
+    def _node(self, s: Schedule, n: int, **fields: Any) -> Schedule:
         return s._replace(nodes=replaced(s.nodes, n, s.nodes[n]._replace(**fields)))
 
     @fair
@@ -71,7 +84,13 @@ class Cron(Machine[Schedule]):
     def read(self, s: Schedule) -> Steps[Schedule]:
         """The leader reads the mark."""
         for n, node in enumerate(s.nodes):
-            if s.leader == n and node.alive and node.read is None and s.mark < s.due and self.keeps("the leader evaluates"):
+            if (
+                s.leader == n
+                and node.alive
+                and node.read is None
+                and s.mark < s.due
+                and self.keeps("the leader evaluates")
+            ):
                 yield (n,), self._node(s, n, read=s.mark)
 
     @fair
@@ -92,7 +111,10 @@ class Cron(Machine[Schedule]):
             for chosen in (fires, []) if s.policy == "skip" else (fires,):
                 yield (n, *chosen), self._fired(after, node.read, chosen)
                 if not self.keeps("job and mark are one transaction"):
-                    yield (n, *chosen, "killed after the job"), self._fired(after, node.read, chosen)._replace(mark=s.mark)
+                    yield (
+                        (n, *chosen, "killed after the job"),
+                        self._fired(after, node.read, chosen)._replace(mark=s.mark),
+                    )
 
     def _fired(self, s: Schedule, read: int, chosen: list[int]) -> Schedule:
         jobs = tuple(min(2, count + (number in chosen)) for number, count in enumerate(s.jobs, 1))

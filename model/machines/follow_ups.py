@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 SPECS = ("fine", "broken")
 """What a kind's spec does: it always gives a job, or always raises (or gives one that cannot be inserted)."""
@@ -15,8 +28,9 @@ SPECS = ("fine", "broken")
 class Job(NamedTuple):
     """A job whose attempt has come to its end in this worker.
 
-    `row` is running, ended, taken (another ended it; ours is stale) or rescued. `follows` counts its follow-up jobs, `failed`
-    the recorded failures, `tries` how often its spec has failed. `outbox` is waiting, tried or gone, for a rescued one.
+    `row` is running, ended, taken (another ended it; ours is stale) or rescued. `follows` counts its follow-up jobs,
+    `failed` the recorded failures, `tries` how often its spec has failed. `outbox` is waiting, tried or gone, for a
+    rescued one.
     """
 
     spec: str
@@ -43,13 +57,13 @@ class FollowUps(Machine[Batch]):
 
     facts = "F1 to F30; ADR-029"
     code = "actors/recorder.py, actors/follow_ups.py, store/follow_ups.py, store/outbox.py, store/migrations/0009, 0012"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_jobs": 2, "allowed": 1, "mishaps": 1},
         "ci": {"n_jobs": 2, "allowed": 2, "mishaps": 3},
         "nightly": {"n_jobs": 3, "allowed": 2, "mishaps": 2},
     }
-    walk_sizes = {"n_jobs": 5, "allowed": 3, "mishaps": 5}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_jobs": 5, "allowed": 3, "mishaps": 5}
+    twins: ClassVar[Twins] = {
         "outcome and follow-up are one transaction": ("an_outcome_has_its_follow_up",),
         "a stale end has no follow-up": ("an_outcome_has_its_follow_up", "a_follow_up_has_its_outcome"),
         "a batch is redone without the job whose spec failed": ("every_end_is_recorded",),
@@ -70,7 +84,7 @@ class FollowUps(Machine[Batch]):
         for specs in product(SPECS, repeat=self.n_jobs):
             yield Batch(tuple(Job(spec) for spec in specs), mishaps=self.mishaps)
 
-    def _job(self, s: Batch, j: int, **fields: object) -> Batch:
+    def _job(self, s: Batch, j: int, **fields: Any) -> Batch:
         return s._replace(jobs=replaced(s.jobs, j, s.jobs[j]._replace(**fields)))
 
     def _mine(self, s: Batch) -> list[int]:
@@ -134,7 +148,10 @@ class FollowUps(Machine[Batch]):
 
     @fair
     def record_without(self, s: Batch) -> Steps[Batch]:
-        """A job whose spec failed runs again; after enough failures its outcome is committed and the failure recorded."""
+        """A job whose spec failed runs again.
+
+        After enough failures its outcome is committed and the failure recorded.
+        """
         for j in s.without:
             job, rest = s.jobs[j], s._replace(without=tuple(k for k in s.without if k != j))
             if not job.owed:
@@ -156,7 +173,7 @@ class FollowUps(Machine[Batch]):
 
     @fair
     def rescue(self, s: Batch) -> Steps[Batch]:
-        """The worker is dead: maintenance takes the job back at once, whatever its spec would say, and leaves a row for it."""
+        """The worker is dead: maintenance takes the job back, whatever its spec would say, and leaves a row for it."""
         for j, job in enumerate(s.jobs):
             if job.row == "dead" and (job.spec == "fine" or self.keeps("a rescue asks no spec")):
                 outbox = "waiting" if self.keeps("a rescue writes its outbox row") else "gone"
@@ -171,7 +188,10 @@ class FollowUps(Machine[Batch]):
 
     @fair
     def deliver(self, s: Batch) -> Steps[Batch]:
-        """The dispatcher drains the outbox: it deletes a row and inserts its job, or notes why it cannot and goes on."""
+        """The dispatcher drains the outbox.
+
+        It deletes a row and inserts its job, or notes why it cannot and goes on.
+        """
         waiting = [j for j, job in enumerate(s.jobs) if job.outbox == "waiting"]
         if not self.keeps("an outbox row that failed lets others pass"):
             waiting = waiting[:1]

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Caller(NamedTuple):
@@ -30,9 +43,9 @@ class GuardedMove(Machine[Row]):
 
     facts = "X12, J7"
     code = "store/migrations/0008 (pull); the older contract's view and its triggers"
-    sizes = {"dev": {"n_callers": 2}, "ci": {"n_callers": 3}, "nightly": {"n_callers": 4}}
-    walk_sizes = {"n_callers": 5}
-    twins = {
+    sizes: ClassVar[Sizes] = {"dev": {"n_callers": 2}, "ci": {"n_callers": 3}, "nightly": {"n_callers": 4}}
+    walk_sizes: ClassVar[Bounds] = {"n_callers": 5}
+    twins: ClassVar[Twins] = {
         "a delete names the version that was read": ("a_version_changes_once",),
         "who deleted nothing inserts nothing": ("a_version_changes_once",),
         "delete and insert are one transaction": ("the_row_is_never_lost",),
@@ -44,7 +57,7 @@ class GuardedMove(Machine[Row]):
         """One row, nobody has read it."""
         yield Row((Caller(),) * self.n_callers, changes=(0,) * (self.n_callers + 1))
 
-    def _caller(self, s: Row, c: int, **fields: object) -> Row:
+    def _caller(self, s: Row, c: int, **fields: Any) -> Row:
         return s._replace(callers=replaced(s.callers, c, s.callers[c]._replace(**fields)))
 
     def _held(self, s: Row) -> bool:
@@ -59,7 +72,10 @@ class GuardedMove(Machine[Row]):
 
     @fair
     def delete(self, s: Row) -> Steps[Row]:
-        """It waits for whoever holds the row, and deletes the version it read; zero rows means that somebody was faster."""
+        """It waits for whoever holds the row, and deletes the version it read.
+
+        Zero rows means that somebody was faster.
+        """
         for c, caller in enumerate(s.callers):
             if caller.at != "scanned" or not self.guard("a deleter holds the row", not self._held(s)):
                 continue

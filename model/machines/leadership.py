@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Node(NamedTuple):
     """A process that stands for election.
 
-    `phase` is candidate, leading, resigning or stopped. `trust` counts down what is left of its own belief. `request` is what
-    it sent and has not heard of (acquire or renew), `answer` what the database said to that, `age` how long ago it was sent.
-    `mine` says that the row's term is its own. `late` is a renewal that it gave up waiting for and that may still be run.
+    `phase` is candidate, leading, resigning or stopped. `trust` counts down what is left of its own belief. `request`
+    is what it sent and has not heard of (acquire or renew), `answer` what the database said to that, `age` how long
+    ago it was sent. `mine` says that the row's term is its own. `late` is a renewal that it gave up waiting for and
+    that may still be run.
     """
 
     phase: str = "candidate"
@@ -39,17 +53,20 @@ class Election(NamedTuple):
 
 
 class Leadership(Machine[Election]):
-    """Time is counted down, not up, so that the machine is finite; a process that is not frozen acts before time goes on."""
+    """Time is counted down, not up, so that the machine is finite.
+
+    A process that is not frozen acts before time goes on.
+    """
 
     facts = "architecture 3; field report 002"
     code = "actors/leader.py, store/leadership.py, core/leadership.py"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_nodes": 2, "lease": 3, "trust": 2, "mishaps": 1},
         "ci": {"n_nodes": 2, "lease": 4, "trust": 3, "mishaps": 3},
         "nightly": {"n_nodes": 3, "lease": 3, "trust": 2, "mishaps": 2},
     }
-    walk_sizes = {"n_nodes": 4, "lease": 6, "trust": 4, "mishaps": 9}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_nodes": 4, "lease": 6, "trust": 4, "mishaps": 9}
+    twins: ClassVar[Twins] = {
         "the lease outlasts the trust": ("one_leader_is_trusted",),
         "trust counts from sending": ("one_leader_is_trusted",),
         "the term ends with the trust": ("one_leader_is_trusted",),
@@ -70,7 +87,7 @@ class Leadership(Machine[Election]):
         """Nobody leads."""
         yield Election((Node(),) * self.n_nodes, mishaps=self.mishaps)
 
-    def _node(self, s: Election, n: int, **fields: object) -> Election:
+    def _node(self, s: Election, n: int, **fields: Any) -> Election:
         return s._replace(nodes=replaced(s.nodes, n, s.nodes[n]._replace(**fields)))
 
     def _trust(self) -> int:
@@ -106,7 +123,10 @@ class Leadership(Machine[Election]):
             elif self.guard("only a free lease is taken", self._is_free(s)):
                 after = s._replace(nodes=tuple(other._replace(mine=m == n) for m, other in enumerate(s.nodes)))
                 # A renewal of an earlier term of its own, still under way, names a term that is over now.
-                yield (n,), self._node(after, n, answer=True, late=False)._replace(holder=n, left=self.lease, session=True)
+                yield (
+                    (n,),
+                    self._node(after, n, answer=True, late=False)._replace(holder=n, left=self.lease, session=True),
+                )
             else:
                 yield (n,), self._node(s, n, answer=False)
 
@@ -220,7 +240,7 @@ class Leadership(Machine[Election]):
 
     @invariant
     def one_leader_is_trusted(self, s: Election) -> bool:
-        """Two processes never act as leader at once, unless one of them is frozen or has not yet heard that its session is gone."""
+        """Two processes never lead at once, unless one is frozen or has not yet heard that its session is gone."""
         active = [n for n in s.nodes if n.phase == "leading" and not n.frozen and not n.killed]
         believing = [n for n in active if n.trust > 0 or self.without == "the term ends with the trust"]
         return len(believing) <= 1

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Job(NamedTuple):
@@ -21,7 +34,7 @@ class Job(NamedTuple):
 
 
 class Life(NamedTuple):
-    """Jobs, the tasks that processes run (job, run_lease, instance), which instances are dead, and each process's phase.
+    """Jobs, the tasks that processes run (job, run_lease, instance), which instances are dead, each process's phase.
 
     Process p starts as instance p; `instance` says which incarnation it is now, since one that was declared dead comes
     back as another.
@@ -36,7 +49,10 @@ class Life(NamedTuple):
 
 
 ENDS = ("completed", "retryable", "scheduled", "available", "waiting_external")
-"""What a handler's end can make of its job: done, failed, snoozed, given back, parked. A failure without budget is final."""
+"""What a handler's end can make of its job: done, failed, snoozed, given back, parked.
+
+A failure without budget is final.
+"""
 
 
 class Lifecycle(Machine[Life]):
@@ -44,13 +60,21 @@ class Lifecycle(Machine[Life]):
 
     facts = "X1 X2 X3, J9, J13, trap T4; ADR-013"
     code = "store/migrations/0004, 0005, 0006, 0008; core/outcome.py"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_jobs": 1, "n_processes": 2, "mortal": 1, "deaths": 2, "leases": 2, "budget": 1, "bound": 1},
         "ci": {"n_jobs": 1, "n_processes": 2, "mortal": 2, "deaths": 1, "leases": 3, "budget": 2, "bound": 1},
         "nightly": {"n_jobs": 2, "n_processes": 2, "mortal": 1, "deaths": 2, "leases": 2, "budget": 2, "bound": 1},
     }
-    walk_sizes = {"n_jobs": 4, "n_processes": 3, "mortal": 3, "deaths": 4, "leases": 9, "budget": 3, "bound": 2}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {
+        "n_jobs": 4,
+        "n_processes": 3,
+        "mortal": 3,
+        "deaths": 4,
+        "leases": 9,
+        "budget": 3,
+        "bound": 2,
+    }
+    twins: ClassVar[Twins] = {
         "the end of an attempt names its run_lease": ("only_the_owner_ends_an_attempt",),
         "the end of an attempt names its instance": ("only_the_owner_ends_an_attempt",),
         "only available jobs are claimed": ("run_lease_names_one_attempt", "a_running_job_has_one_owner"),
@@ -79,7 +103,7 @@ class Lifecycle(Machine[Life]):
             jobs = (Job(poison=poison), *(Job() for _ in range(self.n_jobs - 1)))
             yield Life(jobs, phase=("running",) * self.n_processes, instance=tuple(range(self.n_processes)))
 
-    def _moved(self, s: Life, j: int, state: str, **fields: object) -> Life:
+    def _moved(self, s: Life, j: int, state: str, **fields: Any) -> Life:
         owner = s.jobs[j].owner if state == "running" else None
         job = s.jobs[j]._replace(state=state, **{"owner": owner, **fields})
         return s._replace(jobs=replaced(s.jobs, j, job))
@@ -108,7 +132,10 @@ class Lifecycle(Machine[Life]):
 
     @fair
     def give_back(self, s: Life) -> Steps[Life]:
-        """A claimer that did not hear of a claim gives back what it holds without knowing it; so does a stopping process."""
+        """A claimer that did not hear of a claim gives back what it holds without knowing it.
+
+        So does a stopping process.
+        """
         for j, job in enumerate(s.jobs):
             unheard = job.state == "running" and (j, job.lease, job.owner) not in s.tasks and job.owner in s.instance
             if unheard and self.keeps("a claimer gives back what it did not hear of"):
@@ -141,7 +168,10 @@ class Lifecycle(Machine[Life]):
 
     @action
     def die(self, s: Life) -> Steps[Life]:
-        """A process is declared dead: it was killed, frozen, or its job killed it. What it runs may still come to an end."""
+        """A process is declared dead: it was killed, frozen, or its job killed it.
+
+        What it runs may still come to an end.
+        """
         for p, me in enumerate(s.instance):
             if p < self.mortal and me not in s.dead and me < self.deaths * self.n_processes:
                 yield (p,), s._replace(dead=s.dead | {me})

@@ -1,15 +1,18 @@
-"""Who locks what in which order: nobody waits in a circle, and nothing that keeps jobs moving waits behind a stuck session."""
+"""Who locks what in which order: nobody waits in a circle, and maintenance waits behind no stuck session."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, step_rule
+from model.machine import Args, Bounds, Machine, Sizes, Steps, Twins, action, fair, invariant, step_rule
 
 Lock = tuple[str, str]
-"""What is locked, and how: `wait` for it, `skip` it if others have it, or give up with `nowait`; `share` waits for writers only."""
+"""What is locked, and how: `wait` for it, `skip` it if others have it, or give up with `nowait`.
+
+`share` waits for writers only.
+"""
 
 PLANS: dict[str, tuple[Lock, ...]] = {
     "enqueue": (("segment", "share"), ("key 1", "wait"), ("key 2", "wait")),
@@ -40,7 +43,10 @@ BROKEN: dict[str, dict[str, tuple[Lock, ...]]] = {
         "rescue": (("job 2", "wait"), ("job 1", "wait")),
     },
 }
-"""For each rule, the plans that break it. The last two are the older rotators and striped claims, which met in a circle."""
+"""For each rule, the plans that break it.
+
+The last two are the older rotators and striped claims, which met in a circle.
+"""
 
 
 class Transaction(NamedTuple):
@@ -62,13 +68,13 @@ class LockOrder(Machine[Locks]):
 
     facts = "X19"
     code = "store/migrations/0003 to 0013"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"together": 2},
         "ci": {"together": 3},
         "nightly": {"together": 4},
     }
-    walk_sizes = {"together": 4}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"together": 4}
+    twins: ClassVar[Twins] = {
         **{rule: ("may_rest",) for rule in BROKEN},
         "truncation never waits for its lock": ("may_rest", "maintenance_never_waits"),
         "maintenance skips what is locked": ("may_rest", "maintenance_never_waits"),
@@ -125,14 +131,16 @@ class LockOrder(Machine[Locks]):
 
     @action
     def abort(self, s: Locks) -> Steps[Locks]:
-        """A transaction is rolled back while it works, or while it waits for a key: the server may end it, and it is retried.
+        """A transaction is rolled back while it works, or while it waits for a key: then the server has ended it.
 
-        A producer's is not, since it would be the user who has to retry; neither is one that waits for a job or a segment.
+        A producer's is not, since it would be the user who has to retry; neither is one that waits for a job or a
+        segment.
         """
         for t, me in enumerate(s.transactions):
             plan = self.plan(me.verb)
             if 0 < me.at < len(plan) and (
-                not self._blocked(s, t, plan[me.at]) or (not me.verb.startswith("enqueue") and plan[me.at][0].startswith("key"))
+                not self._blocked(s, t, plan[me.at])
+                or (not me.verb.startswith("enqueue") and plan[me.at][0].startswith("key"))
             ):
                 yield (me.verb,), Locks((*s.transactions[:t], *s.transactions[t + 1 :]))
 

@@ -1,11 +1,11 @@
-"""Two leaders at once: every kind of maintenance write is its own guard, so a term that is over changes nothing twice."""
+"""Two leaders at once: every maintenance write is its own guard, so a term that is over changes nothing twice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Machine, Steps, action, fair, invariant, leaves, replaced
+from model.machine import Bounds, Machine, Sizes, Steps, Twins, action, fair, invariant, leaves, replaced
 
 KINDS = {
     "fire a schedule": "cron moves its mark from where it was read",
@@ -34,14 +34,14 @@ class MaintenanceWrites(Machine[Work]):
 
     facts = "architecture 2, X10; ADR-028"
     code = "store/migrations/0006, 0007, 0010, 0012; store/outbox.py; actors/tick.py"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"writers": 2, "kinds": 2, "versions": 1},
         "ci": {"writers": 2, "kinds": 3, "versions": 1},
         "nightly": {"writers": 3, "kinds": 3, "versions": 1},
         **{guard: {"kinds": len(KINDS)} for guard in KINDS.values()},
     }
-    walk_sizes = {"writers": 3, "kinds": len(KINDS), "versions": 2}
-    twins = {guard: ("nothing_is_done_twice",) for guard in KINDS.values()}
+    walk_sizes: ClassVar[Bounds] = {"writers": 3, "kinds": len(KINDS), "versions": 2}
+    twins: ClassVar[Twins] = {guard: ("nothing_is_done_twice",) for guard in KINDS.values()}
     writers: int
     kinds: int
     versions: int

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Node(NamedTuple):
     """A worker process.
 
-    `asked` counts the jobs it asked for in a claim that is under way; `claim` is the claim's stage: none, sent (the database
-    has not run it) or run (committed, not answered). `beat` is fresh, old (it no longer claims) or dead.
+    `asked` counts the jobs it asked for in a claim that is under way; `claim` is the claim's stage: none, sent (the
+    database has not run it) or run (committed, not answered). `beat` is fresh, old (it no longer claims) or dead.
     """
 
     phase: str = "running"
@@ -46,15 +59,15 @@ class Protocol(Machine[Fleet]):
 
     facts = "X7 X8, trap T7; architecture 4 and 6"
     code = "actors/dispatcher.py, actors/crew.py, actors/worker.py, actors/liveness.py, actors/rate.py"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_nodes": 2, "n_jobs": 1, "workers": 1, "batch": 1, "rate": 1, "mishaps": 1},
         "no more is claimed than permits are free": {"n_jobs": 2},
         "no more is claimed than one batch": {"n_jobs": 2, "workers": 2, "rate": 2},
         "ci": {"n_nodes": 2, "n_jobs": 2, "workers": 2, "batch": 1, "rate": 1, "mishaps": 1},
         "nightly": {"n_nodes": 2, "n_jobs": 3, "workers": 2, "batch": 2, "rate": 2, "mishaps": 2},
     }
-    walk_sizes = {"n_nodes": 3, "n_jobs": 7, "workers": 3, "batch": 2, "rate": 2, "mishaps": 2}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_nodes": 3, "n_jobs": 7, "workers": 3, "batch": 2, "rate": 2, "mishaps": 2}
+    twins: ClassVar[Twins] = {
         "no more is claimed than permits are free": ("handlers_stay_within_the_permits",),
         "no more is claimed than one batch": ("a_claim_stays_within_its_batch",),
         "no more is claimed than tokens are left": ("starts_stay_within_the_rate",),
@@ -77,12 +90,14 @@ class Protocol(Machine[Fleet]):
 
     def initial(self) -> Iterator[Fleet]:
         """All permits and tokens are free, every job waits."""
-        yield Fleet((Node(free=self.workers, tokens=self.rate),) * self.n_nodes, (Row(),) * self.n_jobs, mishaps=self.mishaps)
+        yield Fleet(
+            (Node(free=self.workers, tokens=self.rate),) * self.n_nodes, (Row(),) * self.n_jobs, mishaps=self.mishaps
+        )
 
-    def _node(self, s: Fleet, n: int, **fields: object) -> Fleet:
+    def _node(self, s: Fleet, n: int, **fields: Any) -> Fleet:
         return s._replace(nodes=replaced(s.nodes, n, s.nodes[n]._replace(**fields)))
 
-    def _row(self, s: Fleet, j: int, **fields: object) -> Fleet:
+    def _row(self, s: Fleet, j: int, **fields: Any) -> Fleet:
         return s._replace(rows=replaced(s.rows, j, s.rows[j]._replace(**fields)))
 
     @fair
@@ -238,7 +253,7 @@ class Protocol(Machine[Fleet]):
     def handlers_stay_within_the_permits(self, s: Fleet) -> bool:
         """A process never runs more handlers at once than it has permits."""
         working = [sum(row.owner == n and row.task == "working" for row in s.rows) for n in range(self.n_nodes)]
-        return all(0 <= node.free and working[n] <= self.workers for n, node in enumerate(s.nodes))
+        return all(node.free >= 0 and working[n] <= self.workers for n, node in enumerate(s.nodes))
 
     @invariant
     def a_claim_stays_within_its_batch(self, s: Fleet) -> bool:
@@ -248,7 +263,10 @@ class Protocol(Machine[Fleet]):
     @invariant
     def who_has_stopped_holds_nothing(self, s: Fleet) -> bool:
         """A process that stopped by itself owns no job."""
-        return not any(r.owner is not None and s.nodes[r.owner].beat != "dead" and s.nodes[r.owner].phase == "stopped" for r in s.rows)
+        return not any(
+            r.owner is not None and s.nodes[r.owner].beat != "dead" and s.nodes[r.owner].phase == "stopped"
+            for r in s.rows
+        )
 
     @invariant
     def a_process_beats_while_it_runs_something(self, s: Fleet) -> bool:

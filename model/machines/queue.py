@@ -6,17 +6,23 @@ The refinement runs the same rules against the real store: what a step does here
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, invariant, replaced, step_rule
+from model.machine import Args, Bounds, Machine, Sizes, Steps, Twins, action, invariant, replaced, step_rule
 
 LIVE = ("available", "running", "scheduled", "retryable")
 VERDICTS = ("retryable", "give_back", "failed", "scheduled", "interrupted")
-"""Ends of an attempt that settle records: retried at once, never started, exhausted, snoozed, stopped with its worker."""
+"""Ends of an attempt that settle records.
+
+Retried at once, never started, exhausted, snoozed, stopped with its worker.
+"""
 
 
 class Job(NamedTuple):
-    """A job as one transaction sees it. `pos` is its place in its queue, or in the order of what is due; `born` numbers ids."""
+    """A job as one transaction sees it.
+
+    `pos` is its place in its queue, or in the order of what is due; `born` numbers ids.
+    """
 
     state: str = ""
     pos: int = 0
@@ -28,7 +34,7 @@ class Job(NamedTuple):
 
 
 class Session(NamedTuple):
-    """One connection: what its open transaction has changed (and so locked), and the call that waits for another's lock."""
+    """One connection: what its open transaction has changed (and so locked), the call that waits for another's lock."""
 
     changed: tuple[tuple[int, Job], ...] = ()
     waits: tuple[str, int, Args] | None = None
@@ -53,11 +59,14 @@ class Plane(NamedTuple):
 
 
 class Queue(Machine[Plane]):
-    """Producers, claimers, workers, maintenance and operators on a few jobs; row locks and visibility as Postgres has them."""
+    """Producers, claimers, workers, maintenance and operators on a few jobs.
+
+    Row locks and visibility as Postgres has them.
+    """
 
     facts = "P1 P2 P3, X11 X12 X15, traps T2 T4; ADR-013"
     code = "store/migrations/0003 to 0008"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_jobs": 1, "n_sessions": 2, "n_instances": 1, "leases": 1, "bound": 1, "verdicts": 2},
         "ci": {"n_jobs": 1, "n_sessions": 2, "n_instances": 1, "leases": 2, "bound": 1, "verdicts": 2},
         "nightly": {"n_jobs": 2, "n_sessions": 2, "n_instances": 2, "leases": 1, "bound": 1, "verdicts": 2},
@@ -65,8 +74,15 @@ class Queue(Machine[Plane]):
         "the end of an attempt names its run_lease": {"leases": 2},
         "the end of an attempt names its instance": {"leases": 2, "n_instances": 2},
     }
-    walk_sizes = {"n_jobs": 4, "n_sessions": 3, "n_instances": 2, "leases": 6, "bound": 2, "verdicts": 5}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {
+        "n_jobs": 4,
+        "n_sessions": 3,
+        "n_instances": 2,
+        "leases": 6,
+        "bound": 2,
+        "verdicts": 5,
+    }
+    twins: ClassVar[Twins] = {
         "a claim skips what others have locked": ("one_transaction_holds_a_job",),
         "a claim sees only what is committed": ("an_availability_is_claimed_once",),
         "a claim takes only available jobs": ("an_availability_is_claimed_once",),
@@ -112,7 +128,7 @@ class Queue(Machine[Plane]):
 
     @action
     def insert(self, s: Plane) -> Steps[Plane]:
-        """A producer enqueues a job for now, or for later (which is due at once, so that promotion has something to do)."""
+        """A producer enqueues a job for now, or for later (due at once, so that promotion has something to do)."""
         for t in self._ready(s):
             for j, job in enumerate(s.jobs):
                 if not job.state and all(session.own(j) is None for session in s.sessions):
@@ -220,7 +236,9 @@ class Queue(Machine[Plane]):
 
     def _swept(self, s: Plane, t: int, states: tuple[str, ...]) -> list[int]:
         jobs = [j for j in range(self.n_jobs) if self.seen(s, t, j).state in states]
-        free = [j for j in jobs if self.guard("maintenance skips what others have locked", self.holder(s, t, j) is None)]
+        free = [
+            j for j in jobs if self.guard("maintenance skips what others have locked", self.holder(s, t, j) is None)
+        ]
         return sorted(free, key=lambda j: (self.seen(s, t, j).pos, self.seen(s, t, j).born))
 
     @action
@@ -240,13 +258,14 @@ class Queue(Machine[Plane]):
             for j in self._swept(s, t, ("running",)):
                 job = self.seen(s, t, j)
                 if self.guard("only the dead lose their jobs", job.owner in s.dead):
-                    if job.rescues < self.bound:
-                        fields = {"state": "retryable", "attempt": job.attempt - 1, "rescues": job.rescues + 1, "pos": s.next}
-                    else:
-                        fields = {"state": "failed"}
-                    moved[j] = job._replace(owner=None, **fields)
+                    moved[j] = self._rescued(job, s.next)
             if moved:
                 yield (t,), self._wrote(s, t, moved, 1)
+
+    def _rescued(self, job: Job, now: int) -> Job:
+        if job.rescues >= self.bound:
+            return job._replace(state="failed", owner=None)
+        return job._replace(state="retryable", owner=None, attempt=job.attempt - 1, rescues=job.rescues + 1, pos=now)
 
     @action
     def bury(self, s: Plane) -> Steps[Plane]:
@@ -256,7 +275,10 @@ class Queue(Machine[Plane]):
 
     @action
     def carry(self, s: Plane) -> Steps[Plane]:
-        """Hygiene moves leases, or bodies, to other slots: nothing changes but where they are; their rows are locked meanwhile."""
+        """Hygiene moves leases, or bodies, to other slots: nothing changes but where they are.
+
+        Their rows are locked meanwhile.
+        """
         for t in self._ready(s):
             for what, states in (("leases", ("running",)), ("bodies", ("running", "available"))):
                 carried = self._swept(s, t, states)
@@ -303,7 +325,7 @@ class Queue(Machine[Plane]):
 
     @step_rule
     def an_availability_is_claimed_once(self, s: Plane, name: str, args: Args, after: Plane) -> bool:
-        """A claim takes a job that its transaction sees as available (so it is committed, or its own), one run_lease later."""
+        """A claim takes a job that its transaction sees as available, committed or its own, one run_lease later."""
         if name != "claim":
             return True
         before, now = self.seen(s, args[0], args[2]), self.seen(after, args[0], args[2])

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Attempt(NamedTuple):
     """One claimed job of this worker.
 
-    `handler` is working, asked (its scope was cancelled) or over; `end` is what it came to: none, done, interrupted, or
-    unheard when there never was one.
-    `owed` is where that end is: nowhere, mailbox, batch or late. `row` is the job by the database: running, or how it ended.
+    `handler` is working, asked (its scope was cancelled) or over; `end` is what it came to: none, done, interrupted,
+    or unheard when there never was one. `owed` is where that end is: nowhere, mailbox, batch or late. `row` is the job
+    by the database: running, or how it ended.
     """
 
     handler: str = "working"
@@ -40,10 +53,14 @@ class Shutdown(Machine[Worker]):
     """A few attempts, of which one may ignore cancellation, and a database that may be slow in the last step."""
 
     facts = "W-facts of 4.6, architecture 3 (two endings)"
-    code = "actors/worker.py, actors/recorder.py (left_over, record_plainly), actors/crew.py (late), store/settle.py (release_instance)"
-    sizes = {"dev": {"n_attempts": 2, "stubborn": 1}, "ci": {"n_attempts": 4, "stubborn": 1}, "nightly": {"n_attempts": 5, "stubborn": 1}}
-    walk_sizes = {"n_attempts": 7, "stubborn": 1}
-    twins = {
+    code = "actors/worker.py, actors/recorder.py (left_over), actors/crew.py (late), store/settle.py (release_instance)"
+    sizes: ClassVar[Sizes] = {
+        "dev": {"n_attempts": 2, "stubborn": 1},
+        "ci": {"n_attempts": 4, "stubborn": 1},
+        "nightly": {"n_attempts": 5, "stubborn": 1},
+    }
+    walk_sizes: ClassVar[Bounds] = {"n_attempts": 7, "stubborn": 1}
+    twins: ClassVar[Twins] = {
         "a drain waits for handlers": ("a_drain_interrupts_nobody",),
         "a drain stops claiming first": ("who_stops_claims_nothing",),
         "ends that were told are recorded in the last step": ("what_was_done_is_not_given_back",),
@@ -62,11 +79,11 @@ class Shutdown(Machine[Worker]):
         yield Worker((Attempt(),) * self.n_attempts)
         yield Worker((*(Attempt(),) * (self.n_attempts - 1), Attempt(handler="over", end="unheard")))
 
-    def _with(self, s: Worker, a: int, **fields: object) -> Worker:
+    def _with(self, s: Worker, a: int, **fields: Any) -> Worker:
         return s._replace(attempts=replaced(s.attempts, a, s.attempts[a]._replace(**fields)))
 
     @action
-    def return_(self, s: Worker) -> Steps[Worker]:
+    def finish_handler(self, s: Worker) -> Steps[Worker]:
         """A handler does its work to the end. While nobody asks it to stop, nothing says how long that takes."""
         for a, attempt in enumerate(s.attempts):
             if attempt.handler in ("working", "asked") and s.status is None:
@@ -121,7 +138,9 @@ class Shutdown(Machine[Worker]):
         if s.phase in ("running", "draining"):
             asked = "asked" if self.keeps("a stop cancels the handlers") else "working"
             attempts = tuple(
-                x._replace(handler=asked) if x.handler == "working" else x._replace(owed="late" if x.owed != "nowhere" else x.owed)
+                x._replace(handler=asked)
+                if x.handler == "working"
+                else x._replace(owed="late" if x.owed != "nowhere" else x.owed)
                 for x in s.attempts
             )
             yield (), s._replace(phase="stopping", claiming=False, recorder=False, attempts=attempts, asked_twice=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, step_rule
+from model.machine import Args, Bounds, Machine, Sizes, Steps, Twins, action, fair, invariant, leaves, step_rule
 
 RUNTIMES = ("old", "auto", "target", "drain")
 """Kinds of runtime: an older one that knows the canonical plane only; one that decided at its start; one that is told to run
@@ -15,8 +15,8 @@ the queue plane; one that is told to drain the canonical plane."""
 class Storage(NamedTuple):
     """The state row, whether the queue plane's schema is there, work on both planes, and live runtimes by kind.
 
-    `auto_before` counts auto runtimes that started before the flip and so execute canonical jobs for good. `snoozing` is a
-    canonical job whose handler always snoozes; it is part of the backlog.
+    `auto_before` counts auto runtimes that started before the flip and so execute canonical jobs for good. `snoozing`
+    is a canonical job whose handler always snoozes; it is part of the backlog.
     """
 
     state: str = "canonical"
@@ -39,9 +39,13 @@ class StorageTransition(Machine[Storage]):
 
     facts = "X20 X21 X22, S1 to S36"
     code = "storage commands and their SQL gates; the control schema's storage_transition_state"
-    sizes = {"dev": {"backlog": 1, "queued": 1}, "ci": {"backlog": 2, "queued": 2}, "nightly": {"backlog": 3, "queued": 3}}
-    walk_sizes = {"backlog": 4, "queued": 4}
-    twins = {
+    sizes: ClassVar[Sizes] = {
+        "dev": {"backlog": 1, "queued": 1},
+        "ci": {"backlog": 2, "queued": 2},
+        "nightly": {"backlog": 3, "queued": 3},
+    }
+    walk_sizes: ClassVar[Bounds] = {"backlog": 4, "queued": 4}
+    twins: ClassVar[Twins] = {
         "entering needs a runtime that will run the queue plane": ("mixed_has_an_executor_at_entry",),
         "entering needs every canonical-only runtime gone": ("nobody_is_canonical_only_at_entry",),
         "entering needs a prepared engine": ("prepared_has_an_engine",),
@@ -131,7 +135,8 @@ class StorageTransition(Machine[Storage]):
     def stop(self, s: Storage) -> Steps[Storage]:
         """A runtime ends; in mixed state somebody keeps draining, and somebody runs the queue plane."""
         for kind in ("old", "auto_before", "auto_after", "target", "drain"):
-            after = s._replace(**{kind: False})
+            off: dict[str, Any] = {kind: False}
+            after = s._replace(**off)
             kept = self._canonical_executor(after) or s.state != "mixed" or not self._canonical_executor(s)
             if getattr(s, kind) and kept:
                 yield (kind,), after

@@ -1,11 +1,27 @@
-"""Space comes back by truncating segments: verified under the lock, with a snapshot younger than the lock, never a live body lost."""
+"""Space comes back by truncating segments.
+
+Verified under the lock, with a snapshot younger than the lock, never a live body lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 PLACES = ("ready", "parked", "lease", "done")
 """Where a committed row can point into a segment; done counts as long as its history is to be kept."""
@@ -27,7 +43,10 @@ class Job(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """Jobs, the current segment, and the truncater: idle, locked, verified; `seen` is what its snapshot showed as needed."""
+    """Jobs, the current segment, and the truncater: idle, locked, verified.
+
+    `seen` is what its snapshot showed as needed.
+    """
 
     jobs: tuple[Job, ...]
     current: int = 0
@@ -38,17 +57,17 @@ class Ring(NamedTuple):
 
 
 class Truncation(Machine[Ring]):
-    """Producers with open transactions, claimers, completers, parking, and one truncater (its steps are one transaction)."""
+    """Producers with open transactions, claimers, completers, parking, and one truncater, which is one transaction."""
 
     facts = "X13 to X17, P6, trap T3"
     code = "store/migrations/0007_hygiene.sql (turn, truncate_slot, slot_content, release_history_claims)"
-    sizes = {
+    sizes: ClassVar[Sizes] = {
         "dev": {"n_jobs": 1, "segments": 2, "turns": 2},
         "ci": {"n_jobs": 2, "segments": 2, "turns": 2},
         "nightly": {"n_jobs": 2, "segments": 3, "turns": 3},
     }
-    walk_sizes = {"n_jobs": 5, "segments": 4, "turns": 9}
-    twins = {
+    walk_sizes: ClassVar[Bounds] = {"n_jobs": 5, "segments": 4, "turns": 9}
+    twins: ClassVar[Twins] = {
         "a writer's lock keeps the truncater out": ("a_needed_body_is_never_lost", "nobody_writes_under_the_lock"),
         "the lock keeps writers out": ("a_needed_body_is_never_lost", "nobody_writes_under_the_lock"),
         "verification is a statement after the lock": ("a_needed_body_is_never_lost",),
@@ -68,7 +87,7 @@ class Truncation(Machine[Ring]):
         """Nothing is enqueued."""
         yield Ring((Job(),) * self.n_jobs)
 
-    def _job(self, s: Ring, j: int, **fields: object) -> Ring:
+    def _job(self, s: Ring, j: int, **fields: Any) -> Ring:
         return s._replace(jobs=replaced(s.jobs, j, s.jobs[j]._replace(**fields)))
 
     def _may_write(self, s: Ring, segment: int) -> bool:
@@ -85,12 +104,19 @@ class Truncation(Machine[Ring]):
 
     @action
     def move(self, s: Ring) -> Steps[Ring]:
-        """A claim, a completion, a park or an unpark: the row that points at the body is deleted here and inserted there."""
+        """A claim, a completion, a park or an unpark.
+
+        The row that points at the body is deleted here and inserted there.
+        """
         ways = (("ready", "lease"), ("ready", "parked"), ("parked", "ready"), ("lease", "done"), ("lease", "ready"))
         for j, job in enumerate(s.jobs):
             for here, there in ways:
                 # Only a completion writes into the segment itself; a claim reads it, which the lock keeps out as well.
-                if job.place == here and not job.open and ("parked" in (here, there) or self._may_write(s, job.segment)):
+                if (
+                    job.place == here
+                    and not job.open
+                    and ("parked" in (here, there) or self._may_write(s, job.segment))
+                ):
                     yield (j, there), self._job(s, j, place=there, open=True, before=here)
 
     @fair
@@ -136,21 +162,30 @@ class Truncation(Machine[Ring]):
             if place == "done" and not self.keeps("verification counts history that is kept"):
                 continue
             elsewhere = job.segment == (s.current + 1) % self.segments
-            if place == "ready" and elsewhere and not self.keeps("verification looks into every slot of the fast rings"):
+            if (
+                place == "ready"
+                and elsewhere
+                and not self.keeps("verification looks into every slot of the fast rings")
+            ):
                 continue
             return True
         return False
 
     def _written(self, s: Ring, segment: int) -> bool:
         """Whether an open transaction has the lock of a writer on a segment: it inserted a body or a done row there."""
-        return any(job.open and job.segment == segment and (job.before == "none" or job.place == "done") for job in s.jobs)
+        return any(
+            job.open and job.segment == segment and (job.before == "none" or job.place == "done") for job in s.jobs
+        )
 
     @action
     def lock(self, s: Ring) -> Steps[Ring]:
         """The truncater asks for the lock and does not wait for it."""
         for segment in range(self.segments):
             if s.at == "idle" and segment != s.current and not self.keeps("verification is a statement after the lock"):
-                yield (segment, "one statement"), s._replace(at="locking", segment=segment, seen=self._needed(s, segment))
+                yield (
+                    (segment, "one statement"),
+                    s._replace(at="locking", segment=segment, seen=self._needed(s, segment)),
+                )
             elif s.at == "idle" and segment != s.current:
                 if self.guard("a writer's lock keeps the truncater out", not self._written(s, segment)):
                     yield (segment,), s._replace(at="locked", segment=segment)
@@ -196,7 +231,7 @@ class Truncation(Machine[Ring]):
 
     @step_rule
     def nobody_writes_under_the_lock(self, s: Ring, name: str, args: Args, after: Ring) -> bool:
-        """While a segment is locked for truncation nothing is written into it, and what is written keeps the lock away."""
+        """Nothing is written into a segment that is locked for truncation, and what is written keeps the lock away."""
         if name == "enqueue":
             return s.at in ("idle", "locking") or s.segment != args[1]
         return name != "lock" or after.at == "locking" or not self._written(s, args[0])

@@ -1,15 +1,34 @@
-"""A job that is rescheduled into a state whose unique key a newer job holds: the newer wins, and nothing unclaimed ever runs."""
+"""A job that is rescheduled into a state whose unique key a newer job holds.
+
+The newer wins, and nothing unclaimed ever runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, invariant, leaves, replaced, step_rule
+from model.machine import (
+    Args,
+    Bounds,
+    Machine,
+    Sizes,
+    Steps,
+    Twins,
+    action,
+    fair,
+    invariant,
+    leaves,
+    replaced,
+    step_rule,
+)
 
 
 class Job(NamedTuple):
-    """A job with the key. `late` has a mask without running: it gives the key up when it runs and needs it again after."""
+    """A job with the key. `late` has a mask without running.
+
+    It gives the key up when it runs and needs it again after.
+    """
 
     state: str = "none"
     late: bool = False
@@ -31,9 +50,9 @@ class UniqueMove(Machine[Key]):
 
     facts = "X23, S27 to S30, S37"
     code = "store/migrations/0003 (take_claim), 0004 (shift_claims), 0005 (land, end_as_duplicate), 0006 (promote_one)"
-    sizes = {"dev": {"n_jobs": 2}, "ci": {"n_jobs": 3}, "nightly": {"n_jobs": 4}}
-    walk_sizes = {"n_jobs": 5}
-    twins = {
+    sizes: ClassVar[Sizes] = {"dev": {"n_jobs": 2}, "ci": {"n_jobs": 3}, "nightly": {"n_jobs": 4}}
+    walk_sizes: ClassVar[Bounds] = {"n_jobs": 5}
+    twins: ClassVar[Twins] = {
         "a job that needs a key which another holds ends as a duplicate": ("nothing_unclaimed_waits",),
         "the newer holder keeps the key": ("only_its_holder_gives_a_key_up",),
         "a key is taken by who inserts first": ("only_its_holder_gives_a_key_up",),

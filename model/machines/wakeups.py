@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from model.machine import Args, Machine, Steps, action, fair, leaves, replaced, step_rule
+from model.machine import Args, Bounds, Machine, Sizes, Steps, Twins, action, fair, leaves, replaced, step_rule
 
 
 class Producer(NamedTuple):
@@ -16,7 +16,7 @@ class Producer(NamedTuple):
 
 
 class Sleep(NamedTuple):
-    """Jobs to claim, the dispatcher (looking, marked, looked again, asleep), the queue's mark, a notification under way.
+    """Jobs to claim, the dispatcher (looking, marked, asleep), the queue's mark, a notification under way.
 
     `polled` says that a poll interval has passed while it slept with work to do.
     """
@@ -34,9 +34,9 @@ class Wakeups(Machine[Sleep]):
 
     facts = "P1, trap T6, I-facts of NOTIFY"
     code = "actors/dispatcher.py, store/queues.py (mark_asleep), store/migrations/0001 (wake)"
-    sizes = {"dev": {"n_producers": 2}, "ci": {"n_producers": 3}, "nightly": {"n_producers": 4}}
-    walk_sizes = {"n_producers": 6}
-    twins = {
+    sizes: ClassVar[Sizes] = {"dev": {"n_producers": 2}, "ci": {"n_producers": 3}, "nightly": {"n_producers": 4}}
+    walk_sizes: ClassVar[Bounds] = {"n_producers": 6}
+    twins: ClassVar[Twins] = {
         "the dispatcher looks once more after it has marked its queue": ("who_reads_no_mark_is_seen",),
         "the mark is committed before that look": ("who_reads_no_mark_is_seen",),
         "the sleep ends with the poll interval": ("every_job_is_found",),
@@ -67,7 +67,10 @@ class Wakeups(Machine[Sleep]):
 
     @fair
     def look(self, s: Sleep) -> Steps[Sleep]:
-        """The dispatcher claims what it sees; when it sees nothing, it marks its queue and looks again before it sleeps."""
+        """The dispatcher claims what it sees.
+
+        When it sees nothing, it marks its queue and looks again before it sleeps.
+        """
         if s.dispatcher not in ("looking", "marked"):
             return
         if s.ready:
@@ -111,7 +114,7 @@ class Wakeups(Machine[Sleep]):
 
     @step_rule
     def who_reads_no_mark_is_seen(self, s: Sleep, name: str, args: Args, after: Sleep) -> bool:
-        """When a dispatcher falls asleep, no job is committed that it has not seen, and any producer to come reads the mark."""
+        """When a dispatcher falls asleep, it has seen every committed job, and any producer to come reads the mark."""
         if name != "look" or after.dispatcher != "asleep":
             return True
         return s.mark and s.ready == 0

@@ -63,7 +63,10 @@ class Conductor:
         return moves[name][self.data.draw(st.integers(0, len(moves[name]) - 1))]
 
     def _is_meant(self, name: str, args: Args, after: Plane) -> bool:
-        """A step that changes nothing is worth doing where the store must find nothing to do; else it is one that may not be."""
+        """A step that changes nothing is worth doing where the store must find nothing to do.
+
+        Else it is one that may not be.
+        """
         if after != self.state:
             return True
         if name not in ("complete", "settle", "cancel", "retry") or args[1] not in self.store.ids:
@@ -79,7 +82,9 @@ class Conductor:
         else:
             ended = store.start(t, self.state, name, args, opens=after != self.state)
             waits = after.sessions[t].waits is not None
-            assert ended != waits, f"the machine says that it {'waits' if waits else 'does not wait'}, and the store does the opposite"
+            assert ended != waits, (
+                f"the machine says that it {'waits' if waits else 'does not wait'}, and the store does the opposite"
+            )
             if ended:
                 rows = store.sessions[t].rows()
                 store.learn(name, args, rows)
@@ -92,7 +97,9 @@ class Conductor:
         if name == "retry" and did and self.machine.seen(self.state, args[0], args[1]).state == "running":
             did = False  # it finds a job that runs now, and leaves it alone
         if name in ("complete", "settle", "cancel", "retry"):
-            assert found == did, f"the machine says that it {'changes' if did else 'finds'} something, the store answers {rows}"
+            assert found == did, (
+                f"the machine says that it {'changes' if did else 'finds'} something, the store answers {rows}"
+            )
 
     def _end(self, name: str, t: int, after: Plane) -> None:
         """Commit, roll back, or lose the connection before or after that; then whoever waited for it goes on."""

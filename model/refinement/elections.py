@@ -1,4 +1,7 @@
-"""The leadership machine beside the real lease row: every statement of the leader, on sessions that are killed for real."""
+"""The leadership machine beside the real lease row.
+
+Every statement of the leader, on sessions that are killed for real.
+"""
 
 from __future__ import annotations
 

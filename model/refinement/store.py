@@ -29,7 +29,8 @@ VERDICTS: dict[str, dict[str, object]] = {
 }
 JOBS: LiteralString = "SELECT id, state::text, run_lease, attempt, instance, rescues FROM awa.jobs ORDER BY id"
 ORDER: LiteralString = """
-SELECT job_id FROM (SELECT pos, job_id FROM awa_queue.ready UNION ALL SELECT pos, job_id FROM awa_queue.parked_ready) r ORDER BY pos
+SELECT job_id FROM (
+    SELECT pos, job_id FROM awa_queue.ready UNION ALL SELECT pos, job_id FROM awa_queue.parked_ready) r ORDER BY pos
 """
 
 
@@ -106,7 +107,8 @@ class Store:
             case "claim", (_, i, j, skipped):
                 hints: list[int | None] = [None, self._position(t, j) if skipped else None]
                 return (
-                    "SELECT job_ids, run_leases, lslots FROM awa_queue.take(%s, 1, 1000000000, %s, 0, NULL, %s::bigint[])",
+                    "SELECT job_ids, run_leases, lslots"
+                    " FROM awa_queue.take(%s, 1, 1000000000, %s, 0, NULL, %s::bigint[])",
                     [QUEUE, self.instances[i], hints],
                 )
             case "complete", (_, j, lease, i):

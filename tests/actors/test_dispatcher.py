@@ -174,6 +174,24 @@ async def test_a_stop_gives_back_what_was_claimed_ahead_and_starts_nothing_more(
     assert list(crew.started) == [0, 1]
 
 
+async def test_a_queue_that_is_rarely_polled_stays_marked_for_those_who_would_wake_it(
+    store: Store, crew: Crew, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MARK_SECONDS", 0.1)
+    marks: list[float] = []
+
+    async def mark_asleep(session: object, queue: str, seconds: float) -> None:
+        await trio.lowlevel.checkpoint()
+        marks.append(trio.current_time())
+
+    monkeypatch.setattr(module, "mark_asleep", mark_asleep)
+    queue = QueueConfig("default", 2, poll_interval=600.0)
+    dispatcher = Dispatcher(queue, Connection(), crew, listens=True)  # type: ignore[arg-type]  # stands for one
+    await nursery.start(dispatcher.run)
+    await holds(lambda: len(marks) >= 3)
+    dispatcher.stop()
+
+
 @pytest.mark.parametrize("failures", [0, 3], ids=["idle", "backing off"])
 async def test_a_stop_ends_it_at_once_whatever_it_waits_for(store: Store, crew: Crew, failures: int) -> None:
     store.failures = [TransientStoreError("away")] * failures

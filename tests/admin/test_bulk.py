@@ -9,6 +9,7 @@ import pytest
 from failing_jobs import Invoice, Payment, failed, failing
 
 import awa_actors as awa
+from awa_actors import bulk_admin
 from awa_actors.errors import FollowUpError, UniqueConflict, UsageError
 from awa_actors.jobs import JobState
 from awa_actors.testing import abandon_one, work_one
@@ -101,6 +102,12 @@ async def test_a_drain_cancels_all_that_waits_and_leaves_what_runs(client: awa.C
     assert (await client.admin.job(running.id)).state is JobState.RUNNING
     assert (await client.admin.job(elsewhere.id)).state is JobState.AVAILABLE
     assert (await client.admin.drain_queue("default")).cancelled == 0
+
+
+async def test_a_drain_goes_on_from_page_to_page(client: awa.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_admin, "PAGE", 2)
+    await client.insert_many([Payment(n) for n in range(5)])
+    assert (await client.admin.drain_queue("default")).cancelled == 5
 
 
 async def test_a_drained_job_has_its_follow_up_and_a_broken_one_stays_with_its_reason(

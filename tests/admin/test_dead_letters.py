@@ -8,7 +8,7 @@ from failing_jobs import Invoice, Payment, failed, failing
 import awa_actors as awa
 from awa_actors.errors import JobNotFound, UniqueConflict, UsageError, ValidationError
 from awa_actors.jobs import JobState
-from awa_actors.store import hygiene
+from awa_actors.store import dead_letters, hygiene
 from awa_actors.testing import work_one
 
 ONE_KEY = awa.InsertOpts(unique=awa.UniqueOpts(key="one"))
@@ -109,6 +109,19 @@ async def test_one_letter_that_cannot_be_retried_keeps_no_other_from_it(dying: a
     assert done.reasons == {blocked: f"job {newer.id} holds the unique key of job {blocked}"}
     assert [one.job.id for one in await dying.admin.dead_letters.list()] == [blocked]
     assert {(await dying.admin.job(one)).queue for one in free} == {"again"}
+
+
+async def test_bulk_forms_go_on_from_page_to_page_past_what_stays(
+    dying: awa.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "PAGE", 1)
+    blocked = await failed(dying, opts=ONE_KEY)
+    for n in range(3):
+        await failed(dying, Payment(n))
+    await dying.insert(Payment(), ONE_KEY)
+    done = await dying.admin.dead_letters.retry_bulk(all=True)
+    assert (done.retried, list(done.reasons)) == (3, [blocked])
+    assert await dying.admin.dead_letters.purge(all=True) == 1
 
 
 async def test_a_mutation_without_a_filter_must_say_that_all_are_meant(dying: awa.Client) -> None:

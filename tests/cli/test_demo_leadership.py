@@ -5,7 +5,6 @@ import datetime as dt
 import orjson
 import pytest
 
-from awa_actors.cli.demo import outcome
 from awa_actors.cli.demo_leadership import Fires, Takeover
 from awa_actors.cli.demo_show import Show
 from awa_actors.cli.output import write_json
@@ -75,7 +74,7 @@ def test_a_takeover_is_another_process_in_a_later_term(successor: str, term: int
 
 def test_the_outcome_is_json_and_not_ok_before_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     show = Show(fires=seen(fire(1, 0), total=1))
-    write_json(outcome(show, 1.234))
+    write_json(show.outcome(1.234))
     answer = orjson.loads(capsys.readouterr().out)
     assert (answer["ok"], answer["seconds"], answer["takeover"]["as_expected"]) == (False, 1.2, False)
     assert answer["schedule"]["fires"] == [{"time": "2030-01-01T12:00:00Z", "id": 1, "state": "completed"}]

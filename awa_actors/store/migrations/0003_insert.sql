@@ -61,10 +61,11 @@ DECLARE
     v_now   timestamptz := clock_timestamp();
     v_slot  smallint := awa_queue.current_slot('segments');
     v_rslot smallint := awa_queue.current_slot('ready');
+    v_opts  jsonb[] := p_opts::jsonb[];
     v_queue text;
 BEGIN
     -- Metadata alone changes nothing about where a job goes: follow-ups and traced jobs all have some, and stay on this path.
-    IF EXISTS (SELECT FROM unnest(p_opts) o (opt) WHERE o.opt <> '{}' AND o.opt::jsonb - 'metadata' <> '{}')
+    IF EXISTS (SELECT FROM unnest(v_opts) o (opt) WHERE o.opt - 'metadata' <> '{}')
        OR EXISTS (SELECT FROM awa.queues q WHERE q.queue = ANY (p_queues) AND q.shards > 1) THEN
         SELECT r.ids, r.inserted INTO ids, inserted
         FROM awa_queue.insert_with_options(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts) r;
@@ -74,8 +75,8 @@ BEGIN
         SELECT nextval('awa.job_id_seq') AS job_id, t.args::jsonb AS args, coalesce(t.kind, p_kinds[1]) AS kind,
                coalesce(t.queue, p_queues[1]) AS queue, coalesce(t.priority, p_priorities[1]) AS priority,
                coalesce(t.max_attempts, p_max_attempts[1]) AS max_attempts,
-               nullif(t.opt::jsonb -> 'metadata', 'null'::jsonb) AS metadata
-        FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts) AS t (args, kind, queue, priority, max_attempts, opt)
+               nullif(t.opt -> 'metadata', 'null'::jsonb) AS metadata
+        FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, v_opts) AS t (args, kind, queue, priority, max_attempts, opt)
     ), bodied AS (
         INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, metadata)
         SELECT v_slot, j.priority, j.max_attempts, 0, j.job_id, v_now, j.kind, j.queue, j.args, j.metadata FROM job j
