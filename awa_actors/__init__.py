@@ -41,7 +41,6 @@ from awa_actors.errors import (
     ValidationError,
 )
 from awa_actors.events import Event
-from awa_actors.external import ExternalOutcome
 from awa_actors.jobs import (
     CallbackToken,
     Cancel,
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from awa_actors.actors.maintenance import Maintenance
     from awa_actors.actors.worker import Worker
     from awa_actors.client import Client, Transaction, open_client
+    from awa_actors.external import ExternalOutcome
 
 __all__ = [
     "AlreadyRegistered",
@@ -137,6 +137,7 @@ _LAZY = {
     "Client": "awa_actors.client",
     "Transaction": "awa_actors.client",
     "open_client": "awa_actors.client",
+    "ExternalOutcome": "awa_actors.external",
     "Maintenance": "awa_actors.actors.maintenance",
     "Worker": "awa_actors.actors.worker",
 }

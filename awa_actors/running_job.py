@@ -241,8 +241,8 @@ class Job(Generic[A_co]):
     ) -> CallbackToken:
         """Register a callback: an id that the outside world resolves, once. Committed when this returns.
 
-        A second registration voids the first. Tell the outside world the id, then return ``WaitForCallback(token)``, which
-        holds no worker, or await :meth:`wait_for_callback`, which does.
+        A second registration voids the first. Tell the outside world the id, then return ``WaitForCallback(token)``,
+        which holds no worker, or await :meth:`wait_for_callback`, which does.
 
         Args:
             expires_in: seconds until the wait ends by itself; the attempt then counts as failed.
@@ -261,8 +261,8 @@ class Job(Generic[A_co]):
     async def wait_for_callback(self, token: CallbackToken) -> Any:
         """Wait inside the handler until the job is resumed; returns the payload it was resumed with.
 
-        The job is visibly `waiting_external` meanwhile, its deadline stands still, its permit is held. A worker that dies
-        while it waits gives the job back, and the next attempt registers anew.
+        The job is visibly `waiting_external` meanwhile, its deadline stands still, its permit is held. A worker that
+        dies while it waits gives the job back, and the next attempt registers anew.
 
         Raises:
             CallbackExpired: nobody resolved it in time.

@@ -74,7 +74,8 @@ class Meters:
         """Transactions committed in this database by others than this connection."""
         self._connection.execute("SELECT pg_stat_clear_snapshot()")
         self._own += 2
-        return int(self.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")) - self._own
+        committed = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        return int(self.value(committed)) - self._own
 
     @contextmanager
     def measured(self, clock: Any) -> Iterator[Reading]:

@@ -1,11 +1,11 @@
 """Fixtures of every ring: one Postgres per pytest session (and xdist worker), one fresh database per test."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
-from postgres_servers import Server, open_server
+from database_fixtures import database, empty_database, migrated_template, server, session_server
+
+__all__ = ["database", "empty_database", "migrated_template", "server", "session_server"]
 
 BENCHMARKS = Path(__file__).parent / "bench"
 
@@ -16,50 +16,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(BENCHMARKS):
             item.add_marker(pytest.mark.bench)
-
-
-@pytest.fixture(scope="session")
-def session_server() -> Iterator[Server]:
-    """The Postgres of this session; tests ask for `server`, which mends what they break."""
-    with open_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def migrated_template(session_server: Server) -> Iterator[str]:
-    """The name of a migrated database that nobody uses but to copy it: migrating once per test would be slow."""
-    name = session_server.template(lambda url: trio.run(_migrate, url))
-    yield name
-    session_server.drop(name)
-
-
-@pytest.fixture
-def server(session_server: Server) -> Iterator[Server]:
-    """The server itself, for tests that stop, restart, kill or dump it; it is up again after the test."""
-    yield session_server
-    session_server.revive()
-
-
-@pytest.fixture
-def empty_database(session_server: Server) -> Iterator[str]:
-    """The URL of a database with nothing in it."""
-    with session_server.fresh_database() as url:
-        yield url
-
-
-@pytest.fixture
-def database(session_server: Server, migrated_template: str) -> Iterator[str]:
-    """The URL of a migrated database without rows."""
-    with session_server.fresh_database(migrated_template) as url:
-        yield url
-
-
-async def _migrate(url: str) -> None:
-    # Imported here: most rings never need it, and it brings trio_asyncio into the process.
-    from awa_actors.client import open_client
-
-    async with open_client(url) as client:
-        await client.migrate()
 
 
 def pytest_terminal_summary(terminalreporter: object) -> None:

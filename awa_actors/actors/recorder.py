@@ -151,7 +151,7 @@ class Recorder:
         landed: dict[int, Any] = {}
         for instance in {ended.attempt.instance for ended in batch}:
             mine = [ended for ended in batch if ended.attempt.instance == instance]
-            # In the order of their ids, as every batch that locks several jobs: two such batches never wait in a circle.
+            # In the order of their ids, as every batch that locks several jobs: two of them never wait in a circle.
             completions = sorted(
                 (ended.attempt for ended in mine if ended.decision.outcome is Outcome.COMPLETED),
                 key=lambda attempt: attempt.key,

@@ -8,8 +8,8 @@ import attrs
 
 from awa_actors.store.pool import Session
 
-# The mark says until when a promoter sleeps at most: a job deferred to an earlier time notifies `awa:due`. It is renewed by the
-# same statement that looks, and outlasts the next look, so that no job falls between the two.
+# The mark says until when a promoter sleeps at most: a job deferred to an earlier time notifies `awa:due`. It is
+# renewed by the same statement that looks, and outlasts the next look, so that no job falls between the two.
 PROMOTE = """
 WITH marked AS (
     INSERT INTO awa.sleepers AS s (name, until)
@@ -39,8 +39,8 @@ async def promote(session: Session, rows: int, sleeps: float | None = None) -> P
         rows: most jobs to move.
         sleeps: seconds the caller may sleep afterwards unless it is notified; None: it does not listen.
 
-    Shape: deferred rows that are due, skipping locked ones -> bodies and ready rows. One that cannot be moved is recorded
-    as failed.
+    Shape: deferred rows that are due, skipping locked ones -> bodies and ready rows. One that cannot be moved is
+    recorded as failed.
     """
     row = await session.fetchrow(PROMOTE, rows, sleeps)
     return Promoted(row["moved"], row["failed"], row["next_due"], row["due_in"])

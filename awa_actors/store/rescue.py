@@ -1,4 +1,4 @@
-"""Rescue: attempts of dead instances, past their deadline or past their callback go back to the queue, or fail visibly."""
+"""Rescue: attempts of dead instances, past deadlines or expired callbacks go back to the queue, or fail visibly."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ async def rescue_deadlines(session: Session, rows: int, margin: float, bound: in
 
 
 async def rescue_callbacks(session: Session, rows: int, bound: int) -> list[RescuedJob]:
-    """End up to `rows` waits that are over: expired callbacks (the attempt counts), and handlers that waited in a dead instance.
+    """End up to `rows` waits that are over: expired callbacks, which count, and handlers that waited in dead ones.
 
-    Shape: leases in state waiting_external, skipping locked ones -> deferred (retryable), or failed; callbacks whose attempt
-    has ended are deleted.
+    Shape: leases in state waiting_external, skipping locked ones -> deferred (retryable), or failed; callbacks whose
+    attempt has ended are deleted.
     """
     return _rescued(await session.fetch(RESCUE_CALLBACKS, rows, bound))
 

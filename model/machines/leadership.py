@@ -173,9 +173,9 @@ class Leadership(Machine[Election]):
         for n, node in enumerate(s.nodes):
             if node.phase == "resigning" and not node.frozen:
                 after = self._node(s, n, phase="candidate", mine=False)
-                if not node.killed and self.keeps("resigning is the last act"):
-                    if self.guard("a resignation names its holder and term", s.holder == n and node.mine):
-                        after = after._replace(holder=None, left=0)
+                resigns = not node.killed and self.keeps("resigning is the last act")
+                if resigns and self.guard("a resignation names its holder and term", s.holder == n and node.mine):
+                    after = after._replace(holder=None, left=0)
                 yield (n,), self._node(after, n, killed=False)
 
     @action

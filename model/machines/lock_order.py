@@ -28,9 +28,11 @@ PLANS: dict[str, tuple[Lock, ...]] = {
     "carry": (("job 1", "skip"), ("job 2", "skip"), ("segment", "share")),
     "truncate": (("segment", "nowait"),),
 }
-"""The locks of every verb. Batches lock jobs in the order of their ids. Keys that change hands while a batch is recorded come
-in the order of its jobs, so two of them may meet in a circle of keys: there the server ends one, and it is done again.
-Truncation also deletes claims, of jobs that are over: those rows nobody else locks.
+"""The locks of every verb.
+
+Batches lock jobs in the order of their ids. Keys that change hands while a batch is recorded come in the order of its
+jobs, so two of them may meet in a circle of keys: there the server ends one, and it is done again. Truncation also
+deletes claims, of jobs that are over: those rows nobody else locks.
 """
 
 BROKEN: dict[str, dict[str, tuple[Lock, ...]]] = {

@@ -162,9 +162,9 @@ class Protocol(Machine[Fleet]):
         """A claimer that did not hear of a claim gives back what it took."""
         for n, node in enumerate(s.nodes):
             for j, row in enumerate(s.rows):
-                if row.owner == n and row.task == "orphan" and node.beat != "dead":
-                    if self.keeps("what an unheard claim took goes back"):
-                        yield (j,), self._row(s, j, state="available", owner=None, task="none")
+                orphan = row.owner == n and row.task == "orphan" and node.beat != "dead"
+                if orphan and self.keeps("what an unheard claim took goes back"):
+                    yield (j,), self._row(s, j, state="available", owner=None, task="none")
 
     @fair
     def refill(self, s: Fleet) -> Steps[Fleet]:

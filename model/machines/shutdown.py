@@ -128,7 +128,7 @@ class Shutdown(Machine[Worker]):
 
     @action
     def drain(self, s: Worker) -> Steps[Worker]:
-        """SIGTERM, or drain(): no more claims, handlers go on."""
+        """The worker is asked to drain: no more claims, handlers go on."""
         if s.phase == "running":
             yield (), s._replace(phase="draining", claiming=not self.keeps("a drain stops claiming first"))
 

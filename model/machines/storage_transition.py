@@ -8,8 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 from model.machine import Args, Bounds, Machine, Sizes, Steps, Twins, action, fair, invariant, leaves, step_rule
 
 RUNTIMES = ("old", "auto", "target", "drain")
-"""Kinds of runtime: an older one that knows the canonical plane only; one that decided at its start; one that is told to run
-the queue plane; one that is told to drain the canonical plane."""
+"""Kinds of runtime.
+
+An older one that knows the canonical plane only; one that decided at its start; one that is told to run the queue
+plane; one that is told to drain the canonical plane.
+"""
 
 
 class Storage(NamedTuple):

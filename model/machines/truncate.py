@@ -186,9 +186,12 @@ class Truncation(Machine[Ring]):
                     (segment, "one statement"),
                     s._replace(at="locking", segment=segment, seen=self._needed(s, segment)),
                 )
-            elif s.at == "idle" and segment != s.current:
-                if self.guard("a writer's lock keeps the truncater out", not self._written(s, segment)):
-                    yield (segment,), s._replace(at="locked", segment=segment)
+            elif (
+                s.at == "idle"
+                and segment != s.current
+                and self.guard("a writer's lock keeps the truncater out", not self._written(s, segment))
+            ):
+                yield (segment,), s._replace(at="locked", segment=segment)
 
     @fair
     def verify(self, s: Ring) -> Steps[Ring]:

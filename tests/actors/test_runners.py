@@ -56,7 +56,7 @@ async def quick() -> str:
 async def test_handlers_that_never_wait_share_a_task_and_a_scope() -> None:
     errands = [Errand(quick) for _ in range(10)]
     async with trio.open_nursery() as nursery:
-        runners = Runners(nursery)
+        runners = Runners(nursery, lambda: None)
         for errand in errands:
             runners.submit(errand)
     assert [errand.outcome for errand in errands] == ["done"] * 10
@@ -68,7 +68,7 @@ async def test_handlers_that_wait_run_at_once_each_in_its_own_task_and_scope() -
     release = trio.Event()
     errands = [Errand(release.wait) for _ in range(5)]
     async with trio.open_nursery() as nursery:
-        runners = Runners(nursery)
+        runners = Runners(nursery, lambda: None)
         for errand in errands:
             runners.submit(errand)
         await trio.testing.wait_all_tasks_blocked()
@@ -82,7 +82,7 @@ async def test_cancelling_one_waiting_handler_touches_no_other() -> None:
     release = trio.Event()
     doomed, spared, later = Errand(trio.sleep_forever), Errand(release.wait), Errand(quick)
     async with trio.open_nursery() as nursery:
-        runners = Runners(nursery)
+        runners = Runners(nursery, lambda: None)
         for errand in (doomed, spared, later):
             runners.submit(errand)
         await trio.testing.wait_all_tasks_blocked()
@@ -100,7 +100,7 @@ async def test_a_runner_whose_handler_waited_takes_up_work_again_when_nobody_els
     release = trio.Event()
     first, second = Errand(release.wait), Errand(quick)
     async with trio.open_nursery() as nursery:
-        runners = Runners(nursery)
+        runners = Runners(nursery, lambda: None)
         runners.submit(first)
         await trio.testing.wait_all_tasks_blocked()
         runners.submit(second)
@@ -126,7 +126,7 @@ async def test_context_variables_do_not_leak_between_handlers_that_share_a_task(
         seen.set("yours")
 
     async with trio.open_nursery() as nursery:
-        runners = Runners(nursery)
+        runners = Runners(nursery, lambda: None)
         for work in (set_without_waiting, set_without_waiting, look_and_set, set_without_waiting):
             runners.submit(Errand(work))
     assert sorted(found) == ["mine", "nothing", "nothing", "nothing", "nothing"]
@@ -141,7 +141,7 @@ async def test_a_handler_that_leaks_a_scope_is_told_and_the_next_runs_outside_of
 
     leaky, innocent = Errand(leak), Errand(remaining)
     async with trio.open_nursery() as nursery:
-        runners = Runners(nursery)
+        runners = Runners(nursery, lambda: None)
         runners.submit(leaky)
         runners.submit(innocent)
     assert isinstance(leaky.outcome, RuntimeError)
@@ -155,7 +155,7 @@ async def test_an_error_that_must_go_up_gives_its_errand_back() -> None:
     errand = Errand(interrupt)
     with pytest.RaisesGroup(KeyboardInterrupt):
         async with trio.open_nursery() as nursery:
-            Runners(nursery).submit(errand)
+            Runners(nursery, lambda: None).submit(errand)
     assert errand.given_up
 
 
@@ -169,7 +169,7 @@ async def test_other_tasks_get_their_turn_among_quick_handlers() -> None:
         order.append("other")
 
     async with trio.open_nursery() as nursery:
-        runners = Runners(nursery)
+        runners = Runners(nursery, lambda: None)
         for _ in range(200):
             runners.submit(Errand(handler))
         nursery.start_soon(other)

@@ -1,4 +1,4 @@
-"""What maintenance achieves and costs, printed: promotion rate and latency beside a deep backlog, and an idle leader."""
+"""What maintenance achieves and costs, printed: promotion rate and latency, and what an idle leader does."""
 
 import datetime as dt
 import time

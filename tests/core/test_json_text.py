@@ -56,26 +56,26 @@ class FloatLike(float):
     """A float the encoder does not take for one."""
 
 
-def nested(levels: int) -> Any:  # noqa: ANN401  a list of lists of …
+def nested(levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
         value = [value]
     return value
 
 
-def buried(value: object, steps: list[str | int]) -> Any:  # noqa: ANN401  some JSON around it
+def buried(value: object, steps: list[str | int]) -> Any:
     for step in reversed(steps):
         value = {"before": None, step: value} if isinstance(step, str) else [None] * step + [value]
     return value
 
 
 @given(FINE)
-def test_what_is_written_reads_back_as_the_same(value: Any) -> None:  # noqa: ANN401  any JSON value
+def test_what_is_written_reads_back_as_the_same(value: Any) -> None:
     assert json.loads(json_text(value)) == value
 
 
 @given(FINE)
-def test_canonical_json_is_compact_and_sorted(value: Any) -> None:  # noqa: ANN401  any JSON value
+def test_canonical_json_is_compact_and_sorted(value: Any) -> None:
     again = json.loads(canonical_json(value))
     assert again == value
     assert canonical_json(again) == canonical_json(value)

@@ -29,7 +29,7 @@ JSON = st.recursive(
 ARGS: dict[str, Any] = {"to": "a@b.com", "n": 1}
 
 
-def shuffled(value: Any) -> Any:  # noqa: ANN401  any JSON value
+def shuffled(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: shuffled(value[key]) for key in reversed(value)}
     return [shuffled(item) for item in value] if isinstance(value, list) else value
@@ -61,7 +61,7 @@ def test_text_is_hashed_unescaped() -> None:
 
 
 @given(JSON)
-def test_the_order_of_keys_does_not_matter_at_any_depth(value: Any) -> None:  # noqa: ANN401  any JSON value
+def test_the_order_of_keys_does_not_matter_at_any_depth(value: Any) -> None:
     if value is not None:
         assert unique_key("k", args=value) == unique_key("k", args=shuffled(value))
 

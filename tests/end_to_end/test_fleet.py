@@ -123,7 +123,7 @@ async def test_every_trouble_of_a_leader_costs_neither_jobs_nor_fires(database: 
         await ships.enqueue()
 
         async def all_done() -> bool:
-            return (await ships.ask(LEFT))[0] == (0,)
+            return bool((await ships.ask(LEFT))[0] == (0,))
 
         await until(all_done, PATIENCE)
         marks = {row[0]: row[1] for row in await ships.ask("SELECT job_id, count(*) FROM marks GROUP BY 1")}

@@ -39,7 +39,7 @@ async def reaches(client: awa.Client, query: str, value: int) -> None:
     """Wait until a count is what it should be."""
 
     async def there() -> bool:
-        return (await ask(client, query))[0][0] == value
+        return bool((await ask(client, query))[0][0] == value)
 
     await until(there, PATIENCE)
 

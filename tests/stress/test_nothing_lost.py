@@ -95,8 +95,8 @@ class Battle:
                     ends = [(one, self.dice.choice(ENDINGS)(self.dice)) for one in attempts]
                     done = [one for one, end in ends if end is None]
                     if done:
-                        columns = ([one[place] for one in done] for place in range(3))
-                        await complete(session, instance, *columns)
+                        ids, leases = [one.job_id for one in done], [one.run_lease for one in done]
+                        await complete(session, instance, ids, leases, [one.lslot for one in done])
                     others = [{"job_id": one[0], "run_lease": one[1], **end} for one, end in ends if end is not None]
                     if others:
                         await settle(session, instance, others)

@@ -1,8 +1,17 @@
 """A worker that finishes the jobs of `holding_app` at once."""
 
-from holding_app import Hold
+
+import attrs
 
 import awa_actors as awa
+
+
+@attrs.frozen
+class Hold:
+    """The same kind as in `holding_app`."""
+
+    n: int
+
 
 registry = awa.Registry()
 
