@@ -39,8 +39,7 @@ def copied() -> Iterator[Path]:
 def passes(here: Path, tests: str) -> tuple[bool, str]:
     """Whether tests of a copy pass, and what they said."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "", *tests.split()]
-    # With more walks than usual, since the first that differs is enough.
-    environment = {**os.environ, "AWA_MODEL_PROFILE": "ci", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "AWA_MODEL_PROFILE": "mutants", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"pytest could not run {tests}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")

@@ -1,4 +1,4 @@
-"""How much is enough: `dev` for seconds, `ci` for minutes, `nightly` for as long as a night allows."""
+"""How much is enough: `dev` for seconds, `ci` for minutes, `nightly` for as long as a night allows, `mutants` for each of them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile("dev", walks=10, walk_length=40, refinements=6, refinement_length=25, limit=200_000),
+        Profile("mutants", walks=0, walk_length=0, refinements=20, refinement_length=40, limit=200_000),
         Profile("ci", walks=200, walk_length=100, refinements=40, refinement_length=40, limit=3_000_000),
         Profile("nightly", walks=5_000, walk_length=200, refinements=2_000, refinement_length=60, limit=20_000_000),
     )

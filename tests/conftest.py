@@ -16,10 +16,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(BENCHMARKS):
             item.add_marker(pytest.mark.bench)
-
-
-def pytest_terminal_summary(terminalreporter: object) -> None:
-    """Temporary note of the founder to the helpers; see /root/w/BRIEF.md, last section."""
-    terminalreporter.write_line(  # type: ignore[attr-defined]
-        "NOTE OF THE FOUNDER (see /root/w/BRIEF.md, end): wrap up. Final report by 18:00, your files green and lint-clean."
-    )

@@ -41,6 +41,12 @@ CONCURRENCY = 256
 """Requests at once that were let in: enough to keep every connection busy, few enough that each is answered soon."""
 COUNT_EVERY = 1.0
 """Seconds between log lines about refused signatures."""
+PROMPT_REFUSALS = 20
+"""Refused signatures per COUNT_EVERY that are answered at once: mistakes are few, a flood is not."""
+TARPIT = 1.0
+"""Seconds that the answers to further ones take: whoever floods waits, and those who sign well do not wait for them."""
+TARPIT_PLACES = 1024
+"""Requests that wait so at once; beyond that they are answered at once and their connections are closed."""
 
 if TYPE_CHECKING:
     from awa_actors.store.asyncio_pool import AsyncioPool
@@ -149,6 +155,7 @@ class _Endpoint:
     resolve: Resolver | None
     busy: int = 0
     unsigned: int = 0
+    _waiting: int = 0
     _counted_at: float = 0.0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -179,9 +186,7 @@ class _Endpoint:
                 self.busy -= 1
         except Refused as refusal:
             reply = refusal.reply
-        if reply.status == 401:
-            self._count()
-        return reply
+        return await self._slowed(reply) if reply.status == 401 else reply
 
     def _resolver(self) -> Resolver:
         if self.resolve is None:
@@ -211,12 +216,27 @@ class _Endpoint:
             if not message.get("more_body"):
                 return body
 
+    async def _slowed(self, reply: Reply) -> Reply:
+        """Let a flood of wrong signatures wait for its answers, at the cost of nobody else."""
+        self._count()
+        self.unsigned += 1
+        if self.unsigned <= PROMPT_REFUSALS:
+            return reply
+        if self._waiting >= TARPIT_PLACES:
+            return attrs.evolve(reply, headers={**reply.headers, "Connection": "close"})
+        self._waiting += 1
+        try:
+            await anyio.sleep(TARPIT)
+        finally:
+            self._waiting -= 1
+        return reply
+
     def _count(self) -> None:
         """Say how many were refused, once in a while: a flood of them must not become a flood of lines."""
-        self.unsigned += 1
         now = time.monotonic()
         if now - self._counted_at >= COUNT_EVERY:
-            logger.warning("%d callbacks were refused for their signature", self.unsigned)
+            if self.unsigned:
+                logger.warning("%d callbacks were refused for their signature", self.unsigned)
             self.unsigned, self._counted_at = 0, now
 
 

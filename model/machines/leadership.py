@@ -62,7 +62,7 @@ class Leadership(Machine[Election]):
     code = "actors/leader.py, store/leadership.py, core/leadership.py"
     sizes: ClassVar[Sizes] = {
         "dev": {"n_nodes": 2, "lease": 3, "trust": 2, "mishaps": 1},
-        "ci": {"n_nodes": 2, "lease": 4, "trust": 3, "mishaps": 3},
+        "ci": {"n_nodes": 2, "lease": 4, "trust": 3, "mishaps": 2},
         "nightly": {"n_nodes": 3, "lease": 3, "trust": 2, "mishaps": 2},
     }
     walk_sizes: ClassVar[Bounds] = {"n_nodes": 4, "lease": 6, "trust": 4, "mishaps": 9}

@@ -18,14 +18,14 @@ from postgres_servers import Server
 
 from awa_actors.web.signing import sign_id
 
-CALLBACKS = int(os.environ.get("AWA_BENCH_CALLBACKS", "3000"))
+CALLBACKS = int(os.environ.get("AWA_BENCH_CALLBACKS", "2000"))
 CONNECTIONS = 32
 FLOOD_CONNECTIONS = 32
 
 PARKED = """
 DO $$
 BEGIN
-    PERFORM awa.insert_jobs(ARRAY(SELECT '{}' FROM generate_series(1, %d)), ARRAY['errand'], ARRAY['bench'],
+    PERFORM awa.insert_jobs(ARRAY(SELECT '{}' FROM generate_series(1, %d)), ARRAY['plain'], ARRAY['bench'],
                             ARRAY[2]::smallint[], ARRAY[25]::smallint[]);
     PERFORM awa_queue.take('bench', %d, 100000000, '%s', 0, NULL, NULL);
     PERFORM awa_queue.register_callback(l.job_id, l.run_lease, l.instance, 3600, NULL) FROM awa_queue.leases l
