@@ -62,10 +62,18 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def model(session: nox.Session) -> None:
-    """The executable specification and its broken twins."""
+    """The executable specification and its broken twins, in the profile that AWA_MODEL_PROFILE names (ci)."""
     if not Path("model").is_dir():
         session.skip("there is no model/")
-    run_pytest(session, "model")
+    run_pytest(session, "model", AWA_MODEL_PROFILE=os.environ.get("AWA_MODEL_PROFILE", "ci"))
+    session.run("python", "-m", "model", env={"AWA_MODEL_PROFILE": "dev"})
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Guards taken out of the source one at a time, each of which must be missed; slow, and not among the defaults."""
+    session.install("--no-compile", *group("test"), "-e", EVERYTHING)
+    session.run("python", "-m", "model.mutants", *session.posargs)
 
 
 @nox.session

@@ -80,28 +80,31 @@ def twin(machine: type[Machine[Any]], guard: str, limit: int) -> Twin:
     return Twin(guard, explore(machine(guard), limit), machine.twins[guard])
 
 
+def described(machine: type[Machine[Any]]) -> str:
+    """What a machine is, as the first columns of its row."""
+    roles = machine().by_role
+    properties = sum(len(roles[role]) for role in ("invariant", "step_rule", "leaves"))
+    module = machine.__module__.removeprefix("model.").replace(".", "/")
+    return (
+        f"| [{machine.__name__}]({module}.py) | {machine.facts} | {machine.code} "
+        f"| {len(machine().actions)} | {properties} |"
+    )
+
+
 def table(profile: str, limit: int) -> list[str]:
     """The machines as the lines of a Markdown table."""
     lines = [
         "| machine | facts | code | actions | properties | twins killed | states | steps |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    totals = [0] * 5
+    killed = states = steps = 0
     for machine in MACHINES:
         report = explored(machine, profile, limit)
         kills = [twin(machine, guard, limit).is_killed for guard in machine.twins]
-        roles = machine().by_role
-        properties = sum(len(roles[role]) for role in ("invariant", "step_rule", "leaves"))
-        numbers = (len(machine().actions), properties, sum(kills), report.states, report.steps)
-        totals = [total + number for total, number in zip(totals, numbers, strict=True)]
-        module = machine.__module__.removeprefix("model.").replace(".", "/")
+        killed, states, steps = killed + sum(kills), states + report.states, steps + report.steps
         lines.append(
-            f"| [{machine.__name__}]({module}.py) | {machine.facts} | {machine.code} | {numbers[0]} | {numbers[1]} "
-            f"| {numbers[2]} of {len(kills)} | {report.states:,} | {report.steps:,} |"
+            f"{described(machine)} {sum(kills)} of {len(kills)} | {report.states:,} | {report.steps:,} |"
         )
     count = sum(len(machine.twins) for machine in MACHINES)
-    actions, properties, killed, states, steps = totals
-    lines.append(
-        f"| {len(MACHINES)} machines | | | {actions} | {properties} | {killed} of {count} | {states:,} | {steps:,} |"
-    )
+    lines.append(f"| {len(MACHINES)} machines | | | | | {killed} of {count} | {states:,} | {steps:,} |")
     return lines

@@ -1,4 +1,4 @@
-"""How much is enough: `dev` for seconds, `ci` for minutes, `nightly` for as long as a night allows, `mutants` for each of them."""
+"""How much is enough: `dev` for seconds, `ci` for minutes, `nightly` for a night, `mutants` for each of them."""
 
 from __future__ import annotations
 

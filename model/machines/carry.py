@@ -53,7 +53,7 @@ class Carry(Machine[Attempt]):
     code = "store/migrations/0004, 0005 (complete, lock_lease, whole), 0007 (carry_leases, carry_bodies)"
     sizes: ClassVar[Sizes] = {
         "dev": {"slots": 2, "segments": 2},
-        "ci": {"slots": 3, "segments": 3},
+        "ci": {"slots": 2, "segments": 3},
         "nightly": {"slots": 4, "segments": 4},
     }
     walk_sizes: ClassVar[Bounds] = {"slots": 4, "segments": 8}

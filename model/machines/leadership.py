@@ -109,7 +109,8 @@ class Leadership(Machine[Election]):
     def renew(self, s: Election) -> Steps[Election]:
         """A leader asks for more time, once per unit of it."""
         for n, node in enumerate(s.nodes):
-            if node.phase == "leading" and not node.frozen and node.request is None and 0 < node.trust < self._trust():
+            idle = node.phase == "leading" and not node.frozen and not node.killed and node.request is None
+            if idle and 0 < node.trust < self._trust():
                 yield (n,), self._node(s, n, request="renew", answer=None, age=0)
 
     @fair
@@ -191,7 +192,7 @@ class Leadership(Machine[Election]):
         """A process hears that its session is gone: its term is over at once."""
         for n, node in enumerate(s.nodes):
             if node.killed and node.phase == "leading" and not node.frozen:
-                yield (n,), self._node(s, n, phase="resigning", trust=0)
+                yield (n,), self._node(s, n, phase="resigning", trust=0, request=None, answer=None, age=0)
 
     @action
     def freeze(self, s: Election) -> Steps[Election]:
