@@ -18,9 +18,6 @@ SELECT r FROM awa_queue.rescue_stale($1, $2) r
 UNION ALL SELECT r FROM awa_queue.rescue_deadlines($1, $3, $2) r
 UNION ALL SELECT r FROM awa_queue.rescue_callbacks($1, $2) r
 """
-RESCUE_STALE = "SELECT r FROM awa_queue.rescue_stale($1, $2) r"
-RESCUE_CALLBACKS = "SELECT r FROM awa_queue.rescue_callbacks($1, $2) r"
-RESCUE_DEADLINES = "SELECT r FROM awa_queue.rescue_deadlines($1, $2, $3) r"
 
 
 @attrs.frozen
@@ -39,28 +36,6 @@ def _rescued(rows: list[Any]) -> list[RescuedJob]:
 async def bury_instances(session: Session) -> list[str]:
     """Declare instances dead whose stored beat is older than they allow, by the database's clock; returns their ids."""
     return [str(row[0]) for row in await session.fetch(BURY)]
-
-
-async def rescue_stale(session: Session, rows: int, bound: int) -> list[RescuedJob]:
-    """Take back up to `rows` running attempts of dead instances; `bound` rescues and the job fails.
-
-    Shape: leases of dead or unknown instances, skipping locked ones -> deferred (retryable, due now), or failed.
-    """
-    return _rescued(await session.fetch(RESCUE_STALE, rows, bound))
-
-
-async def rescue_deadlines(session: Session, rows: int, margin: float, bound: int) -> list[RescuedJob]:
-    """Take back up to `rows` attempts past their deadline by `margin` seconds; the attempt counts."""
-    return _rescued(await session.fetch(RESCUE_DEADLINES, rows, margin, bound))
-
-
-async def rescue_callbacks(session: Session, rows: int, bound: int) -> list[RescuedJob]:
-    """End up to `rows` waits that are over: expired callbacks, which count, and handlers that waited in dead ones.
-
-    Shape: leases in state waiting_external, skipping locked ones -> deferred (retryable), or failed; callbacks whose
-    attempt has ended are deleted.
-    """
-    return _rescued(await session.fetch(RESCUE_CALLBACKS, rows, bound))
 
 
 async def sweep(session: Session, rows: int, bound: int, margin: float) -> list[RescuedJob]:

@@ -14,7 +14,7 @@ from callback_jobs import registered
 
 import awa_actors as awa
 from awa_actors.errors import CallbackNotFound, TransientStoreError
-from awa_actors.store.rescue import rescue_callbacks
+from awa_actors.store.rescue import sweep
 
 ROUNDS, AT_ONCE = 60, 20
 
@@ -61,7 +61,7 @@ async def test_twenty_at_once_make_one_transition_and_one_set_of_follow_ups(data
 
                 async def expire() -> None:
                     async with client.pool.acquire() as session:
-                        if not await rescue_callbacks(session, 10, 5):
+                        if not await sweep(session, 10, 5, 5.0):
                             raise CallbackNotFound
 
                 async def cancel(job_id: int = job.job_id) -> None:
