@@ -102,9 +102,7 @@ def table(profile: str, limit: int) -> list[str]:
         report = explored(machine, profile, limit)
         kills = [twin(machine, guard, limit).is_killed for guard in machine.twins]
         killed, states, steps = killed + sum(kills), states + report.states, steps + report.steps
-        lines.append(
-            f"{described(machine)} {sum(kills)} of {len(kills)} | {report.states:,} | {report.steps:,} |"
-        )
+        lines.append(f"{described(machine)} {sum(kills)} of {len(kills)} | {report.states:,} | {report.steps:,} |")
     count = sum(len(machine.twins) for machine in MACHINES)
     lines.append(f"| {len(MACHINES)} machines | | | | | {killed} of {count} | {states:,} | {steps:,} |")
     return lines

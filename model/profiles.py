@@ -43,7 +43,7 @@ PROFILES = {
     for profile in (
         Profile("dev", walks=10, walk_length=40, refinements=6, refinement_length=25, limit=200_000),
         Profile("mutants", walks=0, walk_length=0, refinements=20, refinement_length=40, limit=200_000),
-        Profile("ci", walks=200, walk_length=100, refinements=40, refinement_length=40, limit=3_000_000),
+        Profile("ci", walks=50, walk_length=80, refinements=40, refinement_length=40, limit=3_000_000),
         Profile("nightly", walks=5_000, walk_length=200, refinements=2_000, refinement_length=60, limit=20_000_000),
     )
 }

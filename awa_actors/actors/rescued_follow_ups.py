@@ -28,7 +28,7 @@ from awa_actors.store.rows import job_row
 
 CLOSURE_LIMIT = 10.0
 """Seconds a batch of one spec's closures may take."""
-OUTBOX_INTERVAL = 2.0
+OUTBOX_INTERVAL = 5.0
 """Seconds between looks at the outbox; a rescue of this process wakes it at once."""
 LEASE_MARGIN = 20.0
 """Seconds on top of CLOSURE_LIMIT until another process may try rows that this one took and never finished."""

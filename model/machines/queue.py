@@ -77,9 +77,9 @@ class Queue(Machine[Plane]):
     walk_sizes: ClassVar[Bounds] = {
         "n_jobs": 4,
         "n_sessions": 3,
-        "n_instances": 2,
+        "n_instances": 3,
         "leases": 6,
-        "bound": 2,
+        "bound": 1,
         "verdicts": 5,
     }
     twins: ClassVar[Twins] = {
@@ -264,7 +264,7 @@ class Queue(Machine[Plane]):
 
     def _rescued(self, job: Job, now: int) -> Job:
         if job.rescues >= self.bound:
-            return job._replace(state="failed", owner=None)
+            return job._replace(state="failed", owner=None, rescues=job.rescues + 1)
         return job._replace(state="retryable", owner=None, attempt=job.attempt - 1, rescues=job.rescues + 1, pos=now)
 
     @action

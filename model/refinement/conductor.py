@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import attrs
-from hypothesis import strategies as st
 
 from model.explorer import Violation
 from model.machine import Args
@@ -20,12 +21,12 @@ class Conductor:
     Args:
         machine: whose rules are followed.
         store: the database that must do the same.
-        data: where choices come from.
+        pick: chooses a number below the one it is given.
     """
 
     machine: Queue
     store: Store
-    data: st.DataObject
+    pick: Callable[[int], int]
     state: Plane = attrs.field(init=False)
     script: list[Move] = attrs.field(factory=list)
     forgotten: bool = False
@@ -40,27 +41,57 @@ class Conductor:
         Raises:
             AssertionError: the store did something else than the machine; the text is the script.
         """
-        start = self.state
         for _ in range(length):
-            move = self._choose()
-            self.script.append(move)
-            try:
-                self._step(*move)
-                self.state = move[2]
+            self._take(*self._choose())
+            if self.pick(6) == 1:
+                self._truncate()
+
+    def follow(self, story: Iterable[tuple[str, Args]]) -> None:
+        """Take the steps of a story, which may also turn a ring (``turn``) or try to truncate slots (``truncate``).
+
+        Raises:
+            LookupError: the machine cannot take a step.
+            AssertionError: the store did something else than the machine; the text is the script.
+        """
+        for name, args in story:
+            if name == "turn":
+                self.store.turn(args[0])
+            elif name == "truncate":
+                self._truncate()
                 self._compare()
-            except Exception as error:
-                told = Violation("refinement", f"{type(error).__name__}: {error}", start, self.script)
-                raise AssertionError(f"the store and the machine differ\n{told}") from error
+            else:
+                moves = [move for move in self._moves() if (move[0], move[1][: len(args)]) == (name, args)]
+                if not moves:
+                    raise LookupError(f"{name}{args} is not possible now")
+                self._take(*moves[0])
+
+    def _take(self, name: str, args: Args, after: Plane) -> None:
+        self.script.append((name, args, after))
+        try:
+            self._step(name, args, after)
+            self.state = after
+            self._compare()
+        except Exception as error:
+            start = next(self.machine.initial())
+            told = Violation("refinement", f"{type(error).__name__}: {error}", start, self.script)
+            raise AssertionError(f"the store and the machine differ\n{told}") from error
+
+    def _truncate(self) -> None:
+        self.forgotten = "truncated" in self.store.truncate() or self.forgotten
+
+    def _moves(self) -> Iterable[Move]:
+        for name, act in self.machine.actions.items():
+            for args, after in act(self.state):
+                if self._is_meant(name, args, after):
+                    yield name, args, after
 
     def _choose(self) -> Move:
         """An action first, then its arguments: actions with many arguments would crowd out the others."""
         moves: dict[str, list[Move]] = {}
-        for name, act in self.machine.actions.items():
-            found = [(name, args, after) for args, after in act(self.state) if self._is_meant(name, args, after)]
-            if found:
-                moves[name] = found
-        name = self.data.draw(st.sampled_from(sorted(moves)))
-        return moves[name][self.data.draw(st.integers(0, len(moves[name]) - 1))]
+        for move in self._moves():
+            moves.setdefault(move[0], []).append(move)
+        chosen = moves[sorted(moves)[self.pick(len(moves))]]
+        return chosen[self.pick(len(chosen))]
 
     def _is_meant(self, name: str, args: Args, after: Plane) -> bool:
         """A step that changes nothing is worth doing where the store must find nothing to do.
@@ -89,8 +120,6 @@ class Conductor:
                 rows = store.sessions[t].rows()
                 store.learn(name, args, rows)
                 self._check_answer(name, args, rows, did=after != self.state)
-        if self.data.draw(st.integers(0, 5)) == 0:
-            self.forgotten = "truncated" in store.truncate() or self.forgotten
 
     def _check_answer(self, name: str, args: Args, rows: list[tuple[object, ...]], *, did: bool) -> None:
         found = bool(rows) and rows[0][0] is not None
@@ -105,11 +134,11 @@ class Conductor:
         """Commit, roll back, or lose the connection before or after that; then whoever waited for it goes on."""
         session = self.store.sessions[t]
         before = self.state
-        if name == "abort" and (before.sessions[t].waits is not None or self.data.draw(st.booleans())):
+        if name == "abort" and (before.sessions[t].waits is not None or self.pick(2) == 1):
             session.kill()
         else:
             session.run("COMMIT" if name == "commit" else "ROLLBACK")
-            if self.data.draw(st.integers(0, 3)) == 0:
+            if self.pick(4) == 1:
                 session.kill()
         if name == "abort":
             for j, job in enumerate(before.jobs):

@@ -53,7 +53,9 @@ class Store:
 
     def __attrs_post_init__(self) -> None:
         """Connect, and register the instances."""
-        self.observer = psycopg.connect(self.url, autocommit=True, application_name="model observer")
+        self.observer = psycopg.connect(
+            self.url, autocommit=True, application_name="model observer", options="-c statement_timeout=5s"
+        )
         self.sessions = [Session(self.url, self.observer) for _ in range(self.machine.n_sessions)]
         self.instances = [uuid.uuid4() for _ in range(self.machine.n_instances)]
         for instance in self.instances:
