@@ -62,9 +62,9 @@ class Load:
                     instance, attempts = await new_instance(session, 0.3), []
                     continue
                 await self.end(session, instance, attempts, dice)
-                await session.execute(
-                    "UPDATE awa.instances SET last_beat_at = clock_timestamp() WHERE id = $1", instance
-                )
+                beat = await session.execute(BEAT, instance)
+                if beat == "UPDATE 0":  # declared dead on a busy machine: as a worker does, go on as somebody new
+                    instance = await new_instance(session, 0.3)
 
     async def end(self, session: Session, instance: uuid.UUID, attempts: list[Claimed], dice: random.Random) -> None:
         """End attempts in one of the ways each, and note what was completed."""
@@ -87,6 +87,9 @@ class Load:
                     self.fires[dt.datetime.fromisoformat(metadata["cron_fire_time"])] += 1
         if others:
             await settle(session, instance, others)
+
+
+BEAT = "UPDATE awa.instances SET last_beat_at = clock_timestamp() WHERE id = $1 AND dead_at IS NULL"
 
 
 @attrs.define(eq=False)

@@ -99,7 +99,7 @@ def test_a_terminal_shows_a_table(temporary: Path) -> None:
             pass
     assert demonstration.returncode == 0
     assert b"what happened" in shown
-    assert "scheduled → running on".encode() in shown
+    assert "→ running on".encode() in shown
 
 
 def test_without_the_http_extra_the_parked_job_is_completed_all_the_same(temporary: Path) -> None:
