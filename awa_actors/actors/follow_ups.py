@@ -74,7 +74,7 @@ class FollowUps:
         return self.rescued.dropped
 
     def describe(self) -> dict[str, Any]:
-        """What the instance row publishes of them: `doctor` compares processes by it."""
+        """What the instance row publishes of them: drift between processes is found by it."""
         return {
             "follow_ups": self.specs.names(),
             "follow_ups_dropped": self.dropped,
