@@ -90,7 +90,7 @@ MUTANTS = (
         CLAIM,
         "i.id = p_instance AND i.dead_at IS NOT NULL",
         "i.id = p_instance AND false",
-        REFINEMENT,
+        RULES,
     ),
     Mutant("claims look at every shard that has rows", CLAIM, "SELECT q.lanes,", "SELECT q.shards,", RULES),
     Mutant(
@@ -105,7 +105,7 @@ MUTANTS = (
         SETTLE,
         "AND x.instance = p_instance FOR UPDATE;",
         "AND x.instance = p_instance;",
-        RULES,
+        REFINEMENT,
     ),
     Mutant(
         "an end names its instance",
@@ -166,10 +166,10 @@ MUTANTS = (
         REFINEMENT,
     ),
     Mutant(
-        "a carried body is re-addressed",
+        "a body is copied before anything points at the copy",
         HYGIENE,
-        "UPDATE awa_queue.ready r SET slot = v_slot",
-        "UPDATE awa_queue.ready r SET slot = r.slot",
+        "FROM awa_queue.bodies b WHERE b.slot = p_slot AND b.job_id = ANY (v_jobs",
+        "FROM awa_queue.bodies b WHERE b.slot = -1 AND b.job_id = ANY (v_jobs",
         REFINEMENT,
     ),
     Mutant(

@@ -181,3 +181,15 @@ def test_a_row_that_cannot_be_claimed_is_recorded_and_the_rest_is_claimed(observ
     assert row is not None
     assert row[0] == [second]
     assert one(observer, "SELECT state::text FROM awa.jobs WHERE id = %s", [first]) == "failed"
+
+
+def test_an_instance_that_was_declared_dead_claims_nothing(observer: Connection[Any]) -> None:
+    observer.execute(
+        "INSERT INTO awa.instances (id, role, hostname, pid, version, stale_after, dead_at)"
+        " VALUES (%s, 'worker', 'model', 1, '0', interval '1 hour', now())",
+        [INSTANCE],
+    )
+    enqueued(observer, 1)
+    row = observer.execute(CLAIM, [1, INSTANCE]).fetchone()
+    assert row is not None
+    assert row[0] is None

@@ -49,7 +49,7 @@ class Batches(Machine[Batch]):
         "ci": {"n_rows": 3, "crashes": 2},
         "nightly": {"n_rows": 4, "crashes": 2},
     }
-    walk_sizes: ClassVar[Bounds] = {"n_rows": 6, "crashes": 3}
+    walk_sizes: ClassVar[Bounds] = {"n_rows": 4, "crashes": 3}
     twins: ClassVar[Twins] = {
         "a batch that raises is done one by one": ("every_row_leaves",),
         "a row that raises alone is recorded as failed": ("every_row_leaves",),

@@ -6,11 +6,11 @@ Every statement of the leader, on sessions that are killed for real.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 import psycopg
-from hypothesis import strategies as st
 from psycopg import Connection, RawCursor
 
 from awa_actors.store.leadership import ACQUIRE, MAINTENANCE, RENEW, RESIGN
@@ -37,10 +37,12 @@ class Elections:
     sessions: list[Connection[Any]] = attrs.field(init=False)
     holders: list[uuid.UUID] = attrs.field(init=False)
     terms: dict[int, int] = attrs.field(factory=dict)
+    state: Election = attrs.field(init=False)
     _script: list[tuple[str, Args, Election]] = attrs.field(factory=list)
 
     def __attrs_post_init__(self) -> None:
         """Connect."""
+        self.state = next(self.machine.initial())
         self.observer = self._connect()
         self.sessions = [self._connect() for _ in range(self.machine.n_nodes)]
         self.holders = [uuid.uuid4() for _ in range(self.machine.n_nodes)]
@@ -53,26 +55,44 @@ class Elections:
         for connection in (self.observer, *self.sessions):
             connection.close()
 
-    def walk(self, data: st.DataObject, length: int) -> None:
+    def walk(self, pick: Callable[[int], int], length: int) -> None:
         """Take steps and compare the row after each.
+
+        Args:
+            pick: chooses a number below the one it is given.
+            length: how many.
 
         Raises:
             AssertionError: the row is not what the machine says; the text is the script.
         """
-        start = state = next(self.machine.initial())
         for _ in range(length):
-            options = list(self.machine.steps(state))
+            options = list(self.machine.steps(self.state))
             if not options:
                 break
-            name, args, after = options[data.draw(st.integers(0, len(options) - 1))]
-            self._script.append((name, args, after))
-            try:
-                self._step(state, name, args, after)
-                self._compare(after)
-            except AssertionError as error:
-                told = Violation("refinement", str(error), start, self._script)
-                raise AssertionError(f"the lease row and the machine differ\n{told}") from error
-            state = after
+            self._take(*options[pick(len(options))])
+
+    def follow(self, story: Iterable[tuple[str, Args]]) -> None:
+        """Take the steps of a story.
+
+        Raises:
+            LookupError: the machine cannot take a step.
+            AssertionError: the row is not what the machine says.
+        """
+        for name, args in story:
+            found = next((step for step in self.machine.steps(self.state) if step[:2] == (name, args)), None)
+            if found is None:
+                raise LookupError(f"{name}{args} is not possible now")
+            self._take(*found)
+
+    def _take(self, name: str, args: Args, after: Election) -> None:
+        self._script.append((name, args, after))
+        try:
+            self._step(self.state, name, args, after)
+            self._compare(after)
+        except AssertionError as error:
+            told = Violation("refinement", str(error), next(self.machine.initial()), self._script)
+            raise AssertionError(f"the lease row and the machine differ\n{told}") from error
+        self.state = after
 
     def _step(self, before: Election, name: str, args: Args, after: Election) -> None:
         match name:
@@ -122,3 +142,29 @@ class Elections:
         found = None if row is None or row[0] is None else (self.holders.index(row[0]), row[1], row[2])
         wanted = None if s.holder is None else (s.holder, s.left > 0, s.session)
         assert found == wanted, f"the row says {found} (holder, not expired, session alive)"
+
+
+LEADS: tuple[tuple[str, Args], ...] = (("stand", (0,)), ("run", (0,)), ("hear", (0,)))
+"""The first process becomes leader."""
+
+ELECTIONS: dict[str, tuple[tuple[str, Args], ...]] = {
+    "of two that stand at once, one is elected": (
+        ("stand", (0,)), ("stand", (1,)), ("run", (0,)), ("run", (1,)), ("hear", (0,)),
+    ),
+    "a renewal that comes after the expiry is refused": (
+        *LEADS, ("tick", ()), ("renew", (0,)), ("freeze", (0,)), ("tick", ()), ("tick", ()), ("thaw", (0,)),
+        ("run", (0,)),
+    ),
+    "a renewal extends the lease": (*LEADS, ("tick", ()), ("renew", (0,)), ("run", (0,)), ("hear", (0,))),
+    "a lease whose session is gone is taken at once": (
+        *LEADS, ("kill_session", (0,)), ("stand", (1,)), ("run", (1,)), ("hear", (1,)), ("notice", (0,)),
+        ("resign", (0,)),
+    ),
+    "a frozen leader is replaced, and its resignation changes nothing": (
+        *LEADS, ("freeze", (0,)), ("tick", ()), ("tick", ()), ("tick", ()), ("stand", (1,)), ("run", (1,)),
+        ("thaw", (0,)), ("step_down", (0,)), ("resign", (0,)), ("hear", (1,)),
+    ),
+    "who stops resigns, and another is elected at once": (
+        ("stand", (1,)), ("run", (1,)), ("hear", (1,)), ("stop", (1,)), ("step_down", (1,)), ("resign", (1,)), *LEADS,
+    ),
+}  # fmt: skip

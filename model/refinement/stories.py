@@ -35,6 +35,10 @@ STORIES: dict[str, Story] = {
         *enqueued(0), *claimed(0), ("carry", (1, "leases")), ("complete", (0, 0, 1, 0)), ("commit", (1,)),
         ("commit", (0,)),
     ),
+    "an end waits for the carrier of its lease and finds it": (
+        *enqueued(0), *claimed(0), ("carry", (1, "leases")), ("settle", (0, 0, 1, 0, "retryable")), ("commit", (1,)),
+        ("commit", (0,)),
+    ),
     "an end waits for the carrier of a body and finds it": (
         *enqueued(0), *claimed(0), ("carry", (1, "bodies")), ("settle", (0, 0, 1, 0, "retryable")), ("commit", (1,)),
         ("commit", (0,)),
