@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import orjson
 
+from awa_actors.core.callbacks import RESULT_KEY
 from awa_actors.jobs import CallbackToken
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Job(Generic[A_co]):
     @property
     def callback_result(self) -> Any:
         """What the outside world resumed this job with: for a job that was parked, and now runs again. Else None."""
-        return self.metadata.get("awa:callback_result")
+        return self.metadata.get(RESULT_KEY)
 
     async def register_callback(
         self,

@@ -127,11 +127,6 @@ class Attempt:
         claimed = self.claimed
         return Job(codec.decode(claimed.args, self.spec.args), self.queue, claimed, self)
 
-    @property
-    def keeps_scope(self) -> bool:
-        """Whether the scope was given a deadline."""
-        return self.deadline is not None
-
     async def run(self, scope: trio.CancelScope) -> Decision:
         """Run the handler and decide what to record.
 

@@ -28,6 +28,10 @@ PUBLISH_EVERY = 5.0
 logger = logging.getLogger("awa_actors.liveness")
 
 
+def _nothing_to_describe() -> tuple[dict[str, Any], dict[str, Any]]:
+    return {}, {}
+
+
 @attrs.define(eq=False)
 class LivenessActor:
     """Registers an instance, beats from a thread, and registers anew when the row was declared dead.
@@ -49,8 +53,8 @@ class LivenessActor:
     loop_stall_limit: float
     kinds: tuple[str, ...]
     queues: dict[str, Any]
-    describe: Callable[[], tuple[dict[str, Any], dict[str, Any]]]
-    lost: Callable[[], None]
+    describe: Callable[[], tuple[dict[str, Any], dict[str, Any]]] = _nothing_to_describe
+    lost: Callable[[], None] = lambda: None
     instance: uuid.UUID = attrs.field(factory=uuid.uuid4)
     state: str = "running"
     pulse: Pulse = attrs.field(factory=Pulse)

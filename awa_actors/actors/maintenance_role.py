@@ -47,8 +47,7 @@ class MaintenanceRole:
             await check(session)
         listener, observers = Listener(self.pool, "maintenance"), Observers(self.registry, self.watching)
         liveness = LivenessActor(
-            self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {},
-            lambda: ({}, {}), lambda: None,
+            self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {}
         )  # fmt: skip
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "maintenance")
         maintenance = Maintenance.build(

@@ -209,9 +209,7 @@ class WorkerActor:
     def _recorder(
         self, name: str, mailbox: trio.MemoryReceiveChannel[Ended], follow_ups: FollowUps, observers: Observers
     ) -> Recorder:
-        return Recorder(
-            name, self._own(name), mailbox, follow_ups, observers, self.settings.follow_up_failures
-        )
+        return Recorder(name, self._own(name), mailbox, follow_ups, observers, self.settings.follow_up_failures)
 
     def _own(self, name: str) -> OwnConnection:
         return OwnConnection(self.pool, f"worker {name}")
@@ -225,8 +223,6 @@ class WorkerActor:
             self.settings.loop_stall_limit,
             tuple(self.registry.workers),
             {queue.name: {"max_workers": queue.max_workers} for queue in self.queues},
-            lambda: ({}, {}),
-            lambda: None,
         )
 
     async def _dispatch(

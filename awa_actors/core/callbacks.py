@@ -13,7 +13,6 @@ from awa_actors.core.json_text import JSON_DEPTH, JSON_LIMIT, json_text
 from awa_actors.core.text import shown, storable
 from awa_actors.errors import UsageError, ValidationError
 
-EXPRESSIONS = ("filter", "on_complete", "on_fail", "transform")
 EXPRESSION_CHARACTERS = 4096
 RESULT_KEY = "awa:callback_result"
 """Metadata key under which a resumed job finds the payload."""

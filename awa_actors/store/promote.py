@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 import attrs
 
 from awa_actors.store.pool import Session
@@ -16,7 +14,7 @@ WITH marked AS (
     SELECT 'awa:due', clock_timestamp() + make_interval(secs => $2::float8) WHERE $2::float8 IS NOT NULL
     ON CONFLICT (name) DO UPDATE SET until = excluded.until
 )
-SELECT moved, failed, next_due, extract(epoch FROM next_due - clock_timestamp())::float8 AS due_in
+SELECT moved, failed, extract(epoch FROM next_due - clock_timestamp())::float8 AS due_in
 FROM awa_queue.promote($1)
 """
 
@@ -27,7 +25,6 @@ class Promoted:
 
     moved: int
     failed: int
-    next_due: dt.datetime | None
     due_in: float | None
 
 
@@ -43,4 +40,4 @@ async def promote(session: Session, rows: int, sleeps: float | None = None) -> P
     recorded as failed.
     """
     row = await session.fetchrow(PROMOTE, rows, sleeps)
-    return Promoted(row["moved"], row["failed"], row["next_due"], row["due_in"])
+    return Promoted(row["moved"], row["failed"], row["due_in"])

@@ -246,7 +246,7 @@ async def _open_rig(client: Client) -> AsyncIterator[_Rig]:
         instance = await _registered(client, session)
     liveness = LivenessActor(
         pool, "testing", awa_actors.__version__, settings.liveness, settings.loop_stall_limit,
-        tuple(client.registry.workers), {}, lambda: ({}, {}), lambda: None, instance,
+        tuple(client.registry.workers), {}, instance=instance,
     )  # fmt: skip
     async with (
         OwnConnection(pool, "testing attempts") as control,

@@ -1,6 +1,5 @@
 """A worker that finishes the jobs of `holding_app` at once."""
 
-
 import attrs
 
 import awa_actors as awa
