@@ -65,6 +65,8 @@ def tests(session: nox.Session) -> None:
     """Every ring but the benchmarks, on Postgres 18."""
     # It has no wheel for some platforms; there the tests that need it skip and say so.
     session.install("--only-binary=:all:", *group("compat"), success_codes=[0, 1])
+    # The ring tests/typing asks mypy what users' code may say.
+    session.install("--no-compile", *group("types"))
     run_pytest(session, "tests")
 
 
