@@ -5,7 +5,6 @@ import contextvars
 import doctest
 import os
 import re
-import runpy
 import shlex
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import tomllib
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import attrs
@@ -33,15 +32,20 @@ LONGEST = 60.0
 OUTPUT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _STATUS = re.compile(r"# exit status (\d+)")
 _QUESTION = re.compile(r"awa-actors (?!--role\b|demo\b)[^|&;<>$`\n]*")
-_ROLE = re.compile(r"(awa-actors|python -m awa_actors) .*--role (?P<role>\w+)")
+_ROLE = re.compile(r"(awa-actors|python -m awa_actors) .*--role (?P<role>\w+).*")
 STARTED = {"worker": "runs", "maintenance": "maintenance role", "callbacks": "callbacks"}
 """What a role says when it has started."""
 
 
 def stage_of(page: str) -> dict[str, Any]:
-    """What a page takes for granted, as the names of its session."""
+    """The names of a page's Python session, which begin with what it takes for granted."""
+    module = ModuleType("page")
+    sys.modules["page"] = module  # classes of the page look for their module there
+    names: dict[str, Any] = vars(module)
     path = STAGES / f"{page.replace('/', '__').replace('-', '_')}.py"
-    return runpy.run_path(str(path), run_name="page") if path.exists() else {}
+    if path.exists():
+        exec(compile(path.read_text(), str(path), "exec"), names)
+    return names
 
 
 @attrs.define(eq=False)
@@ -63,8 +67,11 @@ class PageSession:
 
     async def prepare(self) -> None:
         """Give the session what every page has, and do what its stage does first."""
-        given = {"__name__": "page", "awa": awa_actors, "attrs": attrs, "trio": trio}
-        self.names.update({**given, "database_url": self.database, **self.names, "__name__": "page"})
+        given = {"awa": awa_actors, "attrs": attrs, "trio": trio, "database_url": self.database}
+        self.names.update({**given, **self.names})
+        sys.path.insert(0, str(self.folder))
+        self._write(".bin/awa-actors", f'#!/bin/sh\nexec {sys.executable} -m awa_actors "$@"\n')
+        (self.folder / ".bin/awa-actors").chmod(0o755)
         for name, text in self.names.get("FILES", {}).items():
             self._write(name, text)
         if (begin := self.names.get("begin")) is not None:
@@ -76,8 +83,12 @@ class PageSession:
             await end(await self._client(end.__code__))
 
     async def close(self) -> None:
-        """Close the client."""
+        """Close the client, and forget the modules that were files of the page."""
         await self._open.aclose()
+        sys.path.remove(str(self.folder))
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(f"{self.folder}{os.sep}"):
+                del sys.modules[name]
 
     async def run(self, snippet: Snippet) -> None:
         """Run one snippet; whatever it raises says where it stands."""
@@ -125,7 +136,7 @@ class PageSession:
 
     def _command(self, where: str, command: str, shown: str) -> None:
         wanted = int(found[1]) if (found := _STATUS.search(command)) else 0
-        words = re.sub(r"\s+#.*", "", command).strip()
+        words = self._expanded(re.sub(r"\s+#.*", "", command).strip())
         if (role := _ROLE.fullmatch(words)) is not None:
             self._role(where, words, role["role"])
             return
@@ -139,6 +150,11 @@ class PageSession:
         checker = doctest.OutputChecker()
         if shown and not checker.check_output(f"{shown}\n", out or err, OUTPUT):
             raise AssertionError(f"{where}: {command}\nshown:\n{shown}\n\nsaid:\n{out}{err}")
+
+    def _expanded(self, command: str) -> str:
+        """A command with the variables that the page's stage sets, as a shell would read it."""
+        known: dict[str, str] = self.names.get("ENVIRONMENT", {})
+        return re.sub(r'"\$(\w+)"', lambda found: shlex.quote(known.get(found[1], found[0])), command)
 
     def _role(self, where: str, words: str, role: str) -> None:
         """A process that runs until it is told to end: see it start, and end it."""
@@ -170,7 +186,9 @@ class PageSession:
 
     def _environment(self) -> dict[str, str]:
         found = clean_environment(DATABASE_URL=self.database, **self.names.get("ENVIRONMENT", {}))
-        found["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), str(self.programs), found["PATH"]])
+        found["PATH"] = os.pathsep.join(
+            [str(self.folder / ".bin"), str(Path(sys.executable).parent), str(self.programs), found["PATH"]]
+        )
         found["PYTHONPATH"] = os.pathsep.join([str(self.folder), str(REPOSITORY)])
         return found
 

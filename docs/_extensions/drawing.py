@@ -1,4 +1,4 @@
-"""Boxes and arrows as SVG that is part of the page: it takes the page's colours, light or dark, and needs no network."""
+"""Boxes and arrows as SVG that is part of the page: in the page's colours, light or dark, and without the network."""
 
 import math
 from collections.abc import Iterable

@@ -10,6 +10,8 @@ from snippets import REPOSITORY, pages, snippets
 
 ELSEWHERE = {
     "README": "tests/docs/test_readme.py",
+    "tutorial/quickstart": "tests/docs/test_quickstart.py",
+    "how-to/callbacks-in-your-server": "tests/callback_servers.py",
     "how-to/transactional-enqueue": "tests/bridge/test_how_to.py",
     "how-to/test-your-jobs": "tests/testing_kit/test_plugin.py",
 }
@@ -35,7 +37,7 @@ async def test_the_snippets_of_a_page_run(page: str, database: str, server: Serv
 
 @pytest.mark.parametrize(("page", "test"), ELSEWHERE.items())
 def test_what_runs_elsewhere_is_run_there(page: str, test: str) -> None:
-    assert f"{page}.md" in (REPOSITORY / test).read_text()
+    assert f"{page.rpartition('/')[2]}.md" in (REPOSITORY / test).read_text()
 
 
 def test_few_snippets_are_not_run_and_each_says_why() -> None:
