@@ -33,5 +33,5 @@ async def greet(job: awa.Job[Greet]) -> None: ...
 async def end(client: Any) -> None:
     # Settings of a role outlive this page's database, and other tests share the server.
     async with client.transaction() as tx:
-        await tx.execute("DO $$ BEGIN EXECUTE format('ALTER ROLE %I RESET ALL', current_user); END $$")
+        await tx.execute("ALTER ROLE CURRENT_USER RESET ALL")
         assert await tx.fetchval("SELECT count(*) FROM awa.jobs WHERE kind = 'greet'") == 1
