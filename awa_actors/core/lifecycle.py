@@ -116,8 +116,8 @@ LIFECYCLE = (
         "admin_retry",
         Mover.OPERATOR,
         (S.FAILED, S.CANCELLED, S.WAITING_EXTERNAL, *WAITING),
-        (S.AVAILABLE,),
-        "run again now, attempts from 0, run_lease kept",
+        (S.AVAILABLE, S.SCHEDULED),
+        "run again, now or later, attempts from 0, run_lease kept",
     ),
     Move(
         "duplicate",
@@ -129,11 +129,18 @@ LIFECYCLE = (
     Move(
         "postpone",
         Mover.STORE,
-        (S.RUNNING, S.AVAILABLE, S.WAITING_EXTERNAL),
+        (S.RUNNING, S.AVAILABLE, S.WAITING_EXTERNAL, S.SCHEDULED, S.FAILED, S.CANCELLED),
         (S.SCHEDULED, S.RETRYABLE),
-        "its kind is unknown here, or it cannot be moved now",
+        "its kind is unknown here, or its unique key is being decided",
     ),
     Move("unclaimable", Mover.STORE, (S.AVAILABLE,), (S.FAILED,), "the row itself is broken; it stops no other"),
+    Move(
+        "unrecordable",
+        Mover.STORE,
+        (*WAITING, S.RUNNING, S.WAITING_EXTERNAL),
+        (S.FAILED,),
+        "its end cannot be written as asked; it ends with the reason",
+    ),
 )
 """In the order of a job's life. The store's moves are what it does when it cannot do what was asked."""
 

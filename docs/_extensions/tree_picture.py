@@ -31,21 +31,23 @@ LANES = tuple(
     for name, says in (
         ("promote", "due jobs become available"),
         ("rescue", "takes attempts back from dead workers, passed deadlines, expired callbacks"),
-        ("cron", "fires schedules; only where some are declared"),
         ("hygiene", "turns rings, truncates, ends retention"),
         ("refresh", "the numbers that dashboards read"),
     )
 )
+TERM = Task(
+    "<term>",
+    "while it leads: a cancel scope that ends when the lease is not renewed",
+    (Task("renew lease", "compare-and-swap on holder and term"), *LANES),
+    scope=True,
+)
+CRON_TERM = Task("<term of cron>", "fires schedules, while it leads those", scope=True)
 CANDIDATE = Task(
     "maintenance candidate",
-    "stands for election; absent with maintenance=False",
+    "absent with maintenance=False",
     (
-        Task(
-            "<term>",
-            "while it leads: a cancel scope that ends when the lease is not renewed",
-            (Task("renew lease", "compare-and-swap on holder and term"), *LANES),
-            scope=True,
-        ),
+        Task("maintenance leader", "stands for election, holds, stands again", (TERM,)),
+        Task("cron of <application> leader", "only where schedules are declared", (CRON_TERM,)),
     ),
 )
 WORKER = Task(
