@@ -9,6 +9,8 @@ project = "awa_actors"
 author = "awa_actors authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "awa_pages"]
 exclude_patterns = ["_build"]
+# A section may have no page but those that are named, for now.
+suppress_warnings = ["toc.empty_glob"]
 html_theme = "furo"
 html_title = "awa_actors"
 
@@ -19,7 +21,6 @@ myst_heading_anchors = 3
 default_role = "code"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = ["Cancellation", "Shape", "Source"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
