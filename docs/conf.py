@@ -9,8 +9,6 @@ project = "awa_actors"
 author = "awa_actors authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "awa_pages"]
 exclude_patterns = ["_build"]
-# A section may have no page but those that are named, for now.
-suppress_warnings = ["toc.empty_glob"]
 html_theme = "furo"
 html_title = "awa_actors"
 
