@@ -28,7 +28,7 @@ from awa_actors.config import DatabaseSettings
 STAGES = Path(__file__).parent / "docs/stages"
 PLACEHOLDER = "postgresql:///app"
 """The database of the examples."""
-LONGEST = 60.0
+LONGEST = 120.0
 OUTPUT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _STATUS = re.compile(r"# exit status (\d+)")
 _QUESTION = re.compile(r"awa-actors (?!--role\b|demo\b)[^|&;<>$`\n]*")
