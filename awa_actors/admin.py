@@ -14,6 +14,7 @@ from awa_actors.dead_letter_admin import DeadLetterAdmin
 from awa_actors.errors import UsageError
 from awa_actors.jobs import InsertedJob, JobRow, JobState
 from awa_actors.override_admin import OverrideAdmin
+from awa_actors.storage_admin import StorageAdmin
 
 if TYPE_CHECKING:
     from awa_actors.core.health import Health, Server
@@ -37,6 +38,11 @@ class Admin(BulkAdmin):
     def overrides(self) -> OverrideAdmin:
         """How running workers are tuned, queue by queue."""
         return OverrideAdmin(self._pool)
+
+    @property
+    def storage(self) -> StorageAdmin:
+        """The move between storage planes."""
+        return StorageAdmin(self._pool)
 
     async def job(self, job_id: int) -> JobRow:
         """One job, wherever it is.

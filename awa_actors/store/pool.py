@@ -17,9 +17,10 @@ import attrs
 import trio
 
 from awa_actors import config
-from awa_actors.errors import StoreError, TransientStoreError, UsageError
+from awa_actors.errors import SchemaNotMigrated, StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.loop import run_driver
+from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Session:
     _loop: Any
     _timeout: float
     pooler: bool
+    schema: QueueSchema = attrs.field(factory=QueueSchema)
     broken: bool = False
     _busy: bool = False
 
@@ -68,6 +70,8 @@ class Session:
         except Exception as error:
             self.broken = self.broken or is_poisoned(error) or self.raw.is_closed()
             translated = translate(error)
+            if isinstance(translated, SchemaNotMigrated):
+                self.schema.forget()
             if translated is error:
                 raise
             raise translated from error
@@ -76,19 +80,19 @@ class Session:
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
         """Run a query; returns all rows."""
-        return await self.call(self.raw.fetch(sql, *args))
+        return await self.call(self.raw.fetch(self.schema.named(sql), *args))
 
     async def fetchrow(self, sql: str, *args: Any) -> Any:
         """Run a query; returns the first row or None."""
-        return await self.call(self.raw.fetchrow(sql, *args))
+        return await self.call(self.raw.fetchrow(self.schema.named(sql), *args))
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """Run a query; returns the first column of the first row or None."""
-        return await self.call(self.raw.fetchval(sql, *args))
+        return await self.call(self.raw.fetchval(self.schema.named(sql), *args))
 
     async def execute(self, sql: str, *args: Any) -> str:
         """Run a statement; returns its command tag."""
-        return await self.call(self.raw.execute(sql, *args))
+        return await self.call(self.raw.execute(self.schema.named(sql), *args))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
@@ -149,6 +153,7 @@ class Pool:
     _permits: trio.Semaphore = attrs.field(
         default=attrs.Factory(lambda self: trio.Semaphore(self.settings.pool_size), takes_self=True)
     )
+    _schema: QueueSchema = attrs.field(factory=QueueSchema)
     _closed: bool = False
     _process: int = attrs.field(factory=os.getpid)
 
@@ -185,7 +190,24 @@ class Pool:
             raise
         except Exception as error:
             raise connect_failure(error) from error
-        return Session(opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler)
+        session = Session(
+            opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler, self._schema
+        )
+        return await self._knowing_its_schema(session)
+
+    async def _knowing_its_schema(self, session: Session) -> Session:
+        """Ask once per pool where the queue plane is, and again when it turned out not to be there."""
+        if not self._schema.known:
+            try:
+                await self._schema.learn(session)
+            except BaseException:
+                session.cut()
+                raise
+        return session
+
+    def forget_schema(self) -> None:
+        """The queue plane may have another schema now: ask before the next statement."""
+        self._schema.forget()
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Session]:
@@ -214,7 +236,7 @@ class Pool:
         while self._idle:
             session = self._idle.pop()
             if not session.broken and not session.raw.is_closed():
-                return session
+                return await self._knowing_its_schema(session)
             session.cut()
         return await self.connect("pool")
 
