@@ -1,4 +1,4 @@
-"""What tests of the queue plane say about its verbs holds in the canonical plane too: the same tests, on other tables."""
+"""What tests of the queue plane say about its verbs holds in the canonical plane too: the same tests, other tables."""
 
 import importlib.util
 from pathlib import Path
@@ -48,8 +48,8 @@ SAME = {
         test_a_retry_forgets_rescues_and_keeps_errors
     """,
 }
-"""Tests by module. Not here: what is about rings, segments, hints and damaged bodies, which this plane does not have."""
-FIXTURES = {"test_settle": "attempt", "test_undecided_keys": "superseded"}
+"""Tests by module. Not here: what is about rings, segments, hints and damaged bodies, which it does not have."""
+FIXTURES = {"test_settle": "attempt", "test_unique_claims": "superseded"}
 
 for module_name, tests in SAME.items():
     spec = importlib.util.spec_from_file_location(f"{module_name}_of_the_queue_plane", STORE / f"{module_name}.py")
