@@ -1,6 +1,6 @@
 """The canonical plane as tests speak to it: the verbs of `queue_plane`, on an installation that has not moved yet."""
 
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString, TypeVar, cast
 
 import attrs
 import psycopg
@@ -16,6 +16,7 @@ SAID_HERE = {
     "awa_queue.rescue_deadlines(": "awa.rescue_canonical_deadlines(",
 }
 """What tests of the queue plane say of its tables and sweeps, and what that is called here."""
+P = TypeVar("P", bound="CanonicalPlane")
 
 
 @attrs.define(eq=False)
@@ -24,6 +25,11 @@ class CanonicalPlane(Plane):
 
     both: bool | None = True
 
+
+@attrs.define(eq=False)
+class TranslatedPlane(CanonicalPlane):
+    """One on which tests of the queue plane find what they name."""
+
     def rows(self, statement: LiteralString | sql.Composed, *values: object) -> list[dict[str, Any]]:
         """Run one statement; returns its rows."""
         if isinstance(statement, str):
@@ -31,13 +37,13 @@ class CanonicalPlane(Plane):
             for there, here in SAID_HERE.items():
                 text = text.replace(there, here)
             statement = cast("LiteralString", text)
-        return super().rows(statement, *values)
+        return super(TranslatedPlane, self).rows(statement, *values)
 
 
-def open_canonical(url: str) -> CanonicalPlane:
+def open_canonical(url: str, made: type[P]) -> P:
     """Open a session on a database that is canonical from now on."""
     make_canonical(url)
-    return CanonicalPlane(psycopg.connect(url, autocommit=True, row_factory=dict_row))
+    return made(psycopg.connect(url, autocommit=True, row_factory=dict_row))
 
 
 def flip(session: Plane) -> None:

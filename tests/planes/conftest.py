@@ -7,12 +7,18 @@ from canonical_plane import CanonicalPlane, open_canonical
 
 
 @pytest.fixture
-def sessions(database: str) -> Iterator[Callable[[], CanonicalPlane]]:
+def sort_of_plane() -> type[CanonicalPlane]:
+    """What a session is."""
+    return CanonicalPlane
+
+
+@pytest.fixture
+def sessions(database: str, sort_of_plane: type[CanonicalPlane]) -> Iterator[Callable[[], CanonicalPlane]]:
     """Open sessions."""
     opened: list[CanonicalPlane] = []
 
     def open_session() -> CanonicalPlane:
-        opened.append(open_canonical(database))
+        opened.append(open_canonical(database, sort_of_plane))
         return opened[-1]
 
     yield open_session

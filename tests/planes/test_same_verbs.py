@@ -3,6 +3,9 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+from canonical_plane import CanonicalPlane, TranslatedPlane
+
 STORE = Path(__file__).parent.parent / "store"
 SAME = {
     "test_claim": """
@@ -50,6 +53,12 @@ SAME = {
 }
 """Tests by module. Not here: what is about rings, segments, hints and damaged bodies, which it does not have."""
 FIXTURES = {"test_settle": "attempt", "test_unique_claims": "superseded"}
+
+
+@pytest.fixture
+def sort_of_plane() -> type[CanonicalPlane]:
+    return TranslatedPlane
+
 
 for module_name, tests in SAME.items():
     spec = importlib.util.spec_from_file_location(f"{module_name}_of_the_queue_plane", STORE / f"{module_name}.py")
