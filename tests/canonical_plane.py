@@ -1,6 +1,6 @@
 """The canonical plane as tests speak to it: the verbs of `queue_plane`, on an installation that has not moved yet."""
 
-from typing import Any, LiteralString, TypeVar, cast
+from typing import Any, LiteralString, TypeVar
 
 import attrs
 import psycopg
@@ -36,8 +36,8 @@ class TranslatedPlane(CanonicalPlane):
             text: str = statement
             for there, here in SAID_HERE.items():
                 text = text.replace(there, here)
-            statement = cast("LiteralString", text)
-        return super(TranslatedPlane, self).rows(statement, *values)
+            statement = sql.Composed([sql.SQL(text)])
+        return super().rows(statement, *values)
 
 
 def open_canonical(url: str, made: type[P]) -> P:

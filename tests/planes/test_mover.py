@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 from canonical_plane import CanonicalPlane, flip
+from psycopg.types.json import Jsonb
 from queue_plane import Attempt, blocked
 
 KEY = b"the key"
@@ -10,7 +11,7 @@ MASKS = {"scheduled", "available", "running", "completed", "retryable"}
 
 
 def move(plane: CanonicalPlane, rows: int = 1000) -> tuple[int, int, bool]:
-    return tuple(plane.row("SELECT moved, failed, more FROM awa.move_canonical(%s)", rows).values())  # type: ignore[return-value]  # three columns
+    return tuple(plane.row("SELECT moved, failed, more FROM awa.move_canonical(%s)", rows).values())
 
 
 def parked(plane: CanonicalPlane, *, inside: bool = False) -> tuple[Attempt, str]:
@@ -25,7 +26,7 @@ def parked(plane: CanonicalPlane, *, inside: bool = False) -> tuple[Attempt, str
     if inside:
         assert look(plane, attempt, callback) == "waiting"
     else:
-        entry = psycopg.types.json.Jsonb([{"job_id": job_id, "run_lease": attempt.run_lease, "callback_id": callback}])
+        entry = Jsonb([{"job_id": job_id, "run_lease": attempt.run_lease, "callback_id": callback}])
         assert plane.row("SELECT outcome FROM awa_queue.park(%s, %s)", plane.instance, entry)["outcome"] == "parked"
     return attempt, callback
 
