@@ -10,6 +10,13 @@ END $$;
 CREATE TRIGGER tell_storage AFTER INSERT OR UPDATE ON awa.storage_transition_state
 FOR EACH ROW EXECUTE FUNCTION awa.tell_storage();
 
+CREATE FUNCTION awa.keep_storage() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    RAISE EXCEPTION 'this row says where jobs are: it is changed by the functions awa.storage_…, and never deleted'
+        USING ERRCODE = 'object_not_in_prerequisite_state', CONSTRAINT = 'awa_storage_gate';
+END $$;
+CREATE TRIGGER keep_storage BEFORE DELETE OR TRUNCATE ON awa.storage_transition_state FOR EACH STATEMENT EXECUTE FUNCTION awa.keep_storage();
+
 -- The name of the queue plane's schema, for every gate and every reader. What is not recorded is the name that these functions use.
 CREATE FUNCTION awa.storage_schema() RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
     SELECT coalesce((SELECT nullif(btrim(s.details ->> 'schema'), '') FROM awa.storage_transition_state s),
@@ -20,30 +27,24 @@ CREATE TYPE awa.storage_state AS (
     current_engine text, active_engine text, prepared_engine text, state text, transition_epoch bigint, details jsonb,
     entered_at timestamptz, updated_at timestamptz, finalized_at timestamptz);
 
--- How things stand. Without its row a database is canonical.
+-- How things stand.
 CREATE FUNCTION awa.storage_status() RETURNS awa.storage_state LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
-    SELECT coalesce(s.current_engine, 'canonical'),
-           CASE WHEN s.state IN ('mixed_transition', 'active') THEN coalesce(s.prepared_engine, s.current_engine)
-                ELSE coalesce(s.current_engine, 'canonical') END,
-           s.prepared_engine, coalesce(s.state, 'canonical'), coalesce(s.transition_epoch, 0), coalesce(s.details, '{}'),
-           s.entered_at, s.updated_at, s.finalized_at
-    FROM (VALUES (true)) one (row) LEFT JOIN awa.storage_transition_state s ON s.singleton
+    SELECT s.current_engine,
+           CASE WHEN s.state = 'mixed_transition' THEN s.prepared_engine ELSE s.current_engine END,
+           s.prepared_engine, s.state, s.transition_epoch, s.details, s.entered_at, s.updated_at, s.finalized_at
+    FROM awa.storage_transition_state s
 $$;
 
--- The singleton, locked. A row lock alone would wait for ever where producers overlap without end, each holding it in share mode; the
--- table's lock is a fair queue. It is not waited for longer than a moment: whoever writes meanwhile stands behind it.
-CREATE FUNCTION awa.lock_storage() RETURNS awa.storage_transition_state LANGUAGE plpgsql
+-- The singleton, locked for a step. Whoever writes jobs meanwhile stands behind us, so we wait for those before us for a moment only.
+CREATE FUNCTION awa.hold_storage() RETURNS awa.storage_transition_state LANGUAGE plpgsql
 SET search_path = pg_catalog SET lock_timeout = '1s' AS $$
-DECLARE s awa.storage_transition_state; v_holders text;
+DECLARE v_holders text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'this needs a transaction that is read committed: an older snapshot would not see what was written before the lock'
             USING ERRCODE = 'active_sql_transaction';
     END IF;
-    LOCK TABLE awa.storage_transition_state IN EXCLUSIVE MODE;
-    INSERT INTO awa.storage_transition_state (current_engine, state) VALUES ('canonical', 'canonical') ON CONFLICT DO NOTHING;
-    SELECT x.* INTO s FROM awa.storage_transition_state x FOR UPDATE;
-    RETURN s;
+    RETURN awa.lock_storage();
 EXCEPTION WHEN lock_not_available THEN
     SELECT string_agg(DISTINCT l.pid::text, ', ') INTO v_holders FROM pg_locks l
     WHERE l.relation = 'awa.storage_transition_state'::regclass AND l.granted AND l.mode <> 'AccessShareLock' AND l.pid <> pg_backend_pid();
@@ -59,10 +60,6 @@ BEGIN
                  WHERE h.state IN ('available', 'running', 'waiting_external') GROUP BY h.state
                  UNION ALL SELECT d.state::text, count(*) FROM awa.scheduled_jobs d GROUP BY d.state ORDER BY 1;
 END $$;
-
-CREATE FUNCTION awa.canonical_live_backlog() RETURNS bigint LANGUAGE sql SET search_path = pg_catalog AS $$
-    SELECT coalesce(sum(b.jobs), 0)::bigint FROM awa.canonical_backlog_by_state() b
-$$;
 
 -- What the queue plane holds that going back would strand. Ended jobs and dead letters are read, and run again, in every state.
 CREATE FUNCTION awa.queue_plane_rows() RETURNS TABLE (name text, rows bigint) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
@@ -146,7 +143,7 @@ END $$;
 -- Name the engine to move to. Nothing moves yet. Repeating it changes nothing.
 CREATE FUNCTION awa.storage_prepare(p_engine text, p_details jsonb DEFAULT '{}') RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
-    s awa.storage_transition_state := awa.lock_storage();
+    s awa.storage_transition_state := awa.hold_storage();
     v_schema text := awa.storage_schema();
     v_details jsonb := coalesce(p_details, '{}');
 BEGIN
@@ -183,7 +180,7 @@ $$;
 -- From here on new jobs go to the queue plane, and what the canonical plane has leaves it.
 CREATE FUNCTION awa.storage_enter_mixed_transition() RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    PERFORM awa.lock_storage();
+    PERFORM awa.hold_storage();
     PERFORM awa.open_storage_gate('enter_mixed_transition');
     UPDATE awa.storage_transition_state x SET state = 'mixed_transition', transition_epoch = x.transition_epoch + 1,
         details = x.details || jsonb_build_object('schema', awa.storage_schema()),
@@ -194,7 +191,7 @@ END $$;
 -- The canonical plane is empty, and nobody can fill it any more: what still could holds the lock that this waits for.
 CREATE FUNCTION awa.storage_finalize() RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    PERFORM awa.lock_storage();
+    PERFORM awa.hold_storage();
     PERFORM awa.open_storage_gate('finalize');
     UPDATE awa.storage_transition_state x SET state = 'active', current_engine = x.prepared_engine, prepared_engine = NULL,
         transition_epoch = x.transition_epoch + 1, entered_at = clock_timestamp(), updated_at = clock_timestamp(),
@@ -204,7 +201,7 @@ END $$;
 
 -- Back to canonical, as long as that strands nothing. Where nothing was prepared there is nothing to do.
 CREATE FUNCTION awa.storage_abort() RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE s awa.storage_transition_state := awa.lock_storage();
+DECLARE s awa.storage_transition_state := awa.hold_storage();
 BEGIN
     IF s.state <> 'canonical' THEN
         PERFORM awa.open_storage_gate('abort');
@@ -219,7 +216,7 @@ END $$;
 -- second; NULL: as fast as it can).
 CREATE FUNCTION awa.storage_pause_mover(p_paused boolean) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    PERFORM awa.lock_storage();
+    PERFORM awa.hold_storage();
     UPDATE awa.storage_transition_state x SET updated_at = clock_timestamp(),
         details = x.details || jsonb_build_object('mover_paused', p_paused);
 END $$;
@@ -229,7 +226,7 @@ BEGIN
     IF p_rows_per_second IS NOT NULL AND NOT p_rows_per_second BETWEEN 0.001 AND 1e9 THEN
         RAISE EXCEPTION 'rows per second must lie between 0.001 and 1e9' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM awa.lock_storage();
+    PERFORM awa.hold_storage();
     UPDATE awa.storage_transition_state x SET updated_at = clock_timestamp(),
         details = x.details - 'mover_rows_per_second'
                   || CASE WHEN p_rows_per_second IS NULL THEN '{}' ELSE jsonb_build_object('mover_rows_per_second', p_rows_per_second) END;
@@ -240,7 +237,7 @@ END $$;
 CREATE FUNCTION awa.storage_prepare_schema(p_schema text) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog
 SET check_function_bodies = off AS $$
 DECLARE
-    s awa.storage_transition_state := awa.lock_storage();
+    s awa.storage_transition_state := awa.hold_storage();
     v_from text := awa.storage_schema();
     v_fault text;
     v_definition text;
