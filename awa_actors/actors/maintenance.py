@@ -19,13 +19,15 @@ from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
 from awa_actors.actors.leader import Leader
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
+from awa_actors.actors.mover import Mover
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.promote import Promote
 from awa_actors.actors.refresh import Refresh
 from awa_actors.actors.rescue import Rescue
 from awa_actors.config import MaintenanceSettings
-from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL
+from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL, STORAGE_CHANNEL
 from awa_actors.registry import Registry
+from awa_actors.store.planes import Planes
 from awa_actors.store.pool import Pool
 from awa_actors.store.rescue import RescuedJob
 
@@ -40,12 +42,14 @@ def steps(
     settings: MaintenanceSettings,
     registry: Registry,
     committed: Callable[[list[RescuedJob]], None] = lambda rescued: None,
+    planes: Planes | None = None,
 ) -> list[Step]:
     """The steps of all lanes, in the order a tick runs them. `committed` is told what was rescued."""
     listens = pool.settings.listens
     return [
         Promote(settings.promote_interval if listens else min(settings.promote_interval, 0.2), listens),
         Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed),
+        Mover(planes or Planes()),
         *([Cron(registry, settings.cron_interval)] if registry.schedules else []),
         Hygiene(settings),
         Refresh(settings.refresh_interval),
@@ -64,6 +68,7 @@ class Maintenance:
     follow_ups: FollowUps
     observers: Observers
     liveness: LivenessActor
+    planes: Planes
 
     @classmethod
     def build(
@@ -75,6 +80,7 @@ class Maintenance:
         listener: Listener,
         follow_ups: FollowUps,
         observers: Observers,
+        planes: Planes | None = None,
     ) -> Maintenance:
         """Put the parts together and subscribe to what wakes them. Before the listener runs."""
         self: Maintenance
@@ -82,14 +88,18 @@ class Maintenance:
         async def hold(term: int) -> None:
             await self._hold(term)
 
+        planes = planes or Planes()
         lanes = [
             Lane(step, pool, settings.batch, step.name in VITAL, settings.lane_failures, LaneHealth())
-            for step in steps(pool, settings, registry, follow_ups.tell)
+            for step in steps(pool, settings, registry, follow_ups.tell, planes)
         ]
         leader = Leader(pool, lambda: liveness.instance, settings.lease, hold)
-        self = cls(pool, settings, registry, leader, lanes, follow_ups, observers, liveness)
+        self = cls(pool, settings, registry, leader, lanes, follow_ups, observers, liveness, planes)
         listener.on(LEADER_CHANNEL, leader.wake)
         listener.on(DUE_CHANNEL, lanes[0].wake)
+        for lane in lanes:
+            if lane.step.name == "mover":
+                listener.on(STORAGE_CHANNEL, lane.wake)
         return self
 
     @property
@@ -117,11 +127,12 @@ class Maintenance:
 
     def describe(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Lanes and details, as the instance row publishes them."""
-        leading = self.lanes if self.is_leader else ()
+        leading = [lane for lane in self.lanes if not lane.health.over] if self.is_leader else ()
         lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in leading}
         details = {
             "leader": self.is_leader,
             "term": self.term,
+            **self.planes.describe(),
             **self.follow_ups.describe(),
             "observed_events_dropped": self.observers.dropped,
         }
@@ -138,7 +149,8 @@ class Maintenance:
         """Run the lanes of one term; each is its own task, so none delays another."""
         try:
             async with trio.open_nursery() as nursery:
-                for lane in self.lanes:
+                # Where the planes are known to be one, there is nothing for the mover.
+                for lane in (one for one in self.lanes if not (one.step.name == "mover" and self.planes.finalized)):
                     nursery.start_soon(lane.run, name=f"lane {lane.step.name}")
         except* LaneDown as down:
             logger.error("term %d is given up: %s", term, "; ".join(str(error) for error in down.exceptions))

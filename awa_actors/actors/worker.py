@@ -29,7 +29,7 @@ from awa_actors.actors.observers import Observers
 from awa_actors.actors.recorder import MAILBOX, Recorder
 from awa_actors.actors.tuning import Tuning
 from awa_actors.config import MaintenanceSettings, QueueConfig, WorkerSettings
-from awa_actors.core.channels import CALLBACK_CHANNEL, queue_channel
+from awa_actors.core.channels import CALLBACK_CHANNEL, STORAGE_CHANNEL, queue_channel
 from awa_actors.core.leaves import sole_leaf
 from awa_actors.core.outcome import Cause
 from awa_actors.errors import StoreError
@@ -37,6 +37,7 @@ from awa_actors.registry import Registry
 from awa_actors.store.connection import OwnConnection
 from awa_actors.store.follow_up_plan import Specs
 from awa_actors.store.migrate import check
+from awa_actors.store.planes import Planes
 from awa_actors.store.pool import Pool
 from awa_actors.store.settle import release_instance
 
@@ -146,13 +147,15 @@ class WorkerActor:
         boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
         listener, liveness = Listener(self.pool, "worker"), self._liveness()
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
-        liveness.describe = lambda: ({}, follow_ups.describe())
+        planes = Planes(self.settings.storage)
+        listener.on(STORAGE_CHANNEL, planes.changed)
+        liveness.describe, liveness.look = lambda: ({}, {**planes.describe(), **follow_ups.describe()}), planes.refresh
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
         recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None
         if self.maintenance is not None:
             maintenance = Maintenance.build(
-                self.pool, self.registry, self.maintenance, liveness, listener, follow_ups, observers
+                self.pool, self.registry, self.maintenance, liveness, listener, follow_ups, observers, planes
             )
         handle = Worker(tuple(queue.name for queue in self.queues), maintenance, liveness)
         last_to_go = trio.CancelScope()
@@ -164,7 +167,7 @@ class WorkerActor:
                 try:
                     async with trio.open_nursery() as attempts:
                         handle._crew = self._crew(handle, boxes, observers, attempts)
-                        await self._dispatch(handle, handle._crew, listener, services, task_status)
+                        await self._dispatch(handle, handle._crew, listener, planes, services, task_status)
                     await self._flush(boxes, observers, recorders)
                 except BaseException:
                     with trio.move_on_after(self.settings.shutdown_write / 2, shield=True):
@@ -230,6 +233,7 @@ class WorkerActor:
         handle: Worker,
         crew: Crew,
         listener: Listener,
+        planes: Planes,
         services: trio.Nursery,
         task_status: trio.TaskStatus[Worker],
     ) -> None:
@@ -239,7 +243,7 @@ class WorkerActor:
         listener.on_listening(crew.look_soon)
         listener.on_payload(CALLBACK_CHANNEL, crew.callbacks.wake)
         dispatchers = [
-            Dispatcher(queue, self._own(f"dispatcher {queue.name}"[:40]), crew, self.pool.settings.listens)
+            Dispatcher(queue, self._own(f"dispatcher {queue.name}"[:40]), crew, self.pool.settings.listens, planes)
             for queue in self.queues
         ]
         for dispatcher in dispatchers:

@@ -17,6 +17,7 @@ SWEEP = """
 SELECT r FROM awa_queue.rescue_stale($1, $2) r
 UNION ALL SELECT r FROM awa_queue.rescue_deadlines($1, $3, $2) r
 UNION ALL SELECT r FROM awa_queue.rescue_callbacks($1, $2) r
+UNION ALL SELECT r FROM awa.rescue_canonical($1, $2, $3) r
 """
 
 
@@ -39,5 +40,5 @@ async def bury_instances(session: Session) -> list[str]:
 
 
 async def sweep(session: Session, rows: int, bound: int, margin: float) -> list[RescuedJob]:
-    """All three rescues, up to `rows` of each, in one transaction."""
+    """All rescues of both planes, up to `rows` of each, in one transaction."""
     return _rescued(await session.fetch(SWEEP, rows, bound, margin))

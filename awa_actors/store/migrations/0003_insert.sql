@@ -66,7 +66,7 @@ DECLARE
     v_queue text;
 BEGIN
     -- Once the queue plane is all there is, that is final, and one look without a lock is all it costs.
-    IF EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state <> 'active') THEN
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') THEN
         v_canonical := awa.writes_canonical();
     END IF;
     -- Metadata alone changes nothing about where a job goes: follow-ups and traced jobs all have some, and stay on this path.

@@ -7,26 +7,16 @@ CREATE FUNCTION awa.writes_canonical() RETURNS boolean LANGUAGE plpgsql SET sear
 DECLARE v_state text;
 BEGIN
     SELECT s.state INTO v_state FROM awa.storage_transition_state s;
-    IF v_state <> 'active' THEN
+    IF v_state IS DISTINCT FROM 'active' THEN
         SELECT s.state INTO v_state FROM awa.storage_transition_state s FOR SHARE;
     END IF;
-    RETURN coalesce(v_state IN ('canonical', 'prepared'), false);
+    RETURN coalesce(v_state IN ('canonical', 'prepared'), true);
 END $$;
 
 -- Whether the canonical plane is empty for good.
 CREATE FUNCTION awa.is_finalized() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    RETURN NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state <> 'active');
-END $$;
-
--- The state, locked against everybody who relies on it. The lock on the table makes those who come later queue up behind us: a row
--- lock alone would wait for ever while overlapping producers share it. To be taken first, and with a lock timeout.
-CREATE FUNCTION awa.lock_storage() RETURNS awa.storage_transition_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE v awa.storage_transition_state;
-BEGIN
-    LOCK TABLE awa.storage_transition_state IN EXCLUSIVE MODE;
-    SELECT s.* INTO v FROM awa.storage_transition_state s FOR UPDATE;
-    RETURN v;
+    RETURN EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active');
 END $$;
 
 -- Begin on the canonical plane: only where nothing has happened yet, since a runtime may already rely on `active` being final.
@@ -42,12 +32,6 @@ BEGIN
            updated_at = clock_timestamp();
     RETURN true;
 END $$;
-
--- What a drain has still to move: every job of the canonical plane that has not ended.
-CREATE FUNCTION awa.canonical_live_backlog() RETURNS bigint LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
-    SELECT (SELECT count(*) FROM awa.jobs_hot h WHERE h.state IN ('available', 'running', 'waiting_external'))
-         + (SELECT count(*) FROM awa.scheduled_jobs s)
-$$;
 
 CREATE FUNCTION awa.is_canonical(p_job bigint) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
     SELECT EXISTS (SELECT FROM awa.scheduled_jobs s WHERE s.job_id = p_job) OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = p_job)

@@ -116,15 +116,3 @@ BEGIN
            j.job_id, j.run_lease, j.instance, j.attempted_at, 'waiting_external'
     FROM unnest(p_jobs) j;
 END $$;
-
--- Operators pause the mover or bound its rows per second (NULL: no bound). Kept with the transition's state.
-CREATE FUNCTION awa.set_mover(p_paused boolean, p_rows_per_second float8) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-BEGIN
-    IF p_rows_per_second <= 0 THEN
-        RAISE EXCEPTION 'rows per second must be greater than 0; to stop the mover, pause it' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    PERFORM awa.lock_storage();
-    UPDATE awa.storage_transition_state s SET details = s.details
-        || jsonb_build_object('mover_paused', p_paused, 'mover_rows_per_second', p_rows_per_second);
-    PERFORM pg_notify('awa:storage', '');
-END $$;
