@@ -145,7 +145,8 @@ def test_the_command_line_works_there(database: str, moved: Plane) -> None:
     moved.job(delay=3600)
     for line in (
         *("job list", f"job show {job}", f"job dump {job}", "queue list", "queue stats", "health", "dlq list"),
-        *("dlq depth", "tick", "storage status", f"job cancel {job}", f"job retry {job}", "queue drain default", "migrate"),
+        *("dlq depth", "tick", "storage status", f"job cancel {job}", f"job retry {job}", "queue drain default"),
+        "migrate",
     ):  # fmt: skip
         answer = command(*line.split(), url=database)
         assert answer.status == 0 or line == "health", (line, answer)

@@ -276,7 +276,7 @@ def test_a_producer_that_comes_while_a_step_waits_stands_behind_it(
         behind = blocked(late, watcher, late.insert)
     assert waiting.join() == "mixed_transition"
     (job,) = behind.join()
-    assert watcher.rows("SELECT FROM awa_queue.ready WHERE job_id = %s", job)
+    assert watcher.rows("SELECT job_id FROM awa_queue.ready WHERE job_id = %s", job)
 
 
 def test_of_an_abort_and_an_entry_the_second_sees_what_the_first_did(

@@ -35,16 +35,19 @@ CREATE FUNCTION awa.storage_status() RETURNS awa.storage_state LANGUAGE sql STAB
     FROM awa.storage_transition_state s
 $$;
 
--- The singleton, locked for a step. Whoever writes jobs meanwhile stands behind us, so we wait for those before us for a moment only.
-CREATE FUNCTION awa.hold_storage() RETURNS awa.storage_transition_state LANGUAGE plpgsql
+-- The singleton, locked for a step. A row lock alone would wait for ever where producers overlap without end, each sharing it; the lock
+-- on the table is a fair queue. Whoever writes jobs meanwhile stands behind us, so we wait for those before us for a moment only.
+CREATE FUNCTION awa.lock_storage() RETURNS awa.storage_transition_state LANGUAGE plpgsql
 SET search_path = pg_catalog SET lock_timeout = '1s' AS $$
-DECLARE v_holders text;
+DECLARE s awa.storage_transition_state; v_holders text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'this needs a transaction that is read committed: an older snapshot would not see what was written before the lock'
             USING ERRCODE = 'active_sql_transaction';
     END IF;
-    RETURN awa.lock_storage();
+    LOCK TABLE awa.storage_transition_state IN EXCLUSIVE MODE;
+    SELECT x.* INTO s FROM awa.storage_transition_state x FOR UPDATE;
+    RETURN s;
 EXCEPTION WHEN lock_not_available THEN
     SELECT string_agg(DISTINCT l.pid::text, ', ') INTO v_holders FROM pg_locks l
     WHERE l.relation = 'awa.storage_transition_state'::regclass AND l.granted AND l.mode <> 'AccessShareLock' AND l.pid <> pg_backend_pid();
@@ -60,6 +63,10 @@ BEGIN
                  WHERE h.state IN ('available', 'running', 'waiting_external') GROUP BY h.state
                  UNION ALL SELECT d.state::text, count(*) FROM awa.scheduled_jobs d GROUP BY d.state ORDER BY 1;
 END $$;
+
+CREATE FUNCTION awa.canonical_live_backlog() RETURNS bigint LANGUAGE sql SET search_path = pg_catalog AS $$
+    SELECT coalesce(sum(b.jobs), 0)::bigint FROM awa.canonical_backlog_by_state() b
+$$;
 
 -- What the queue plane holds that going back would strand. Ended jobs and dead letters are read, and run again, in every state.
 CREATE FUNCTION awa.queue_plane_rows() RETURNS TABLE (name text, rows bigint) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
@@ -143,7 +150,7 @@ END $$;
 -- Name the engine to move to. Nothing moves yet. Repeating it changes nothing.
 CREATE FUNCTION awa.storage_prepare(p_engine text, p_details jsonb DEFAULT '{}') RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
-    s awa.storage_transition_state := awa.hold_storage();
+    s awa.storage_transition_state := awa.lock_storage();
     v_schema text := awa.storage_schema();
     v_details jsonb := coalesce(p_details, '{}');
 BEGIN
@@ -180,7 +187,7 @@ $$;
 -- From here on new jobs go to the queue plane, and what the canonical plane has leaves it.
 CREATE FUNCTION awa.storage_enter_mixed_transition() RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    PERFORM awa.hold_storage();
+    PERFORM awa.lock_storage();
     PERFORM awa.open_storage_gate('enter_mixed_transition');
     UPDATE awa.storage_transition_state x SET state = 'mixed_transition', transition_epoch = x.transition_epoch + 1,
         details = x.details || jsonb_build_object('schema', awa.storage_schema()),
@@ -191,7 +198,7 @@ END $$;
 -- The canonical plane is empty, and nobody can fill it any more: what still could holds the lock that this waits for.
 CREATE FUNCTION awa.storage_finalize() RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    PERFORM awa.hold_storage();
+    PERFORM awa.lock_storage();
     PERFORM awa.open_storage_gate('finalize');
     UPDATE awa.storage_transition_state x SET state = 'active', current_engine = x.prepared_engine, prepared_engine = NULL,
         transition_epoch = x.transition_epoch + 1, entered_at = clock_timestamp(), updated_at = clock_timestamp(),
@@ -201,7 +208,7 @@ END $$;
 
 -- Back to canonical, as long as that strands nothing. Where nothing was prepared there is nothing to do.
 CREATE FUNCTION awa.storage_abort() RETURNS awa.storage_state LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE s awa.storage_transition_state := awa.hold_storage();
+DECLARE s awa.storage_transition_state := awa.lock_storage();
 BEGIN
     IF s.state <> 'canonical' THEN
         PERFORM awa.open_storage_gate('abort');
@@ -216,7 +223,7 @@ END $$;
 -- second; NULL: as fast as it can).
 CREATE FUNCTION awa.storage_pause_mover(p_paused boolean) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    PERFORM awa.hold_storage();
+    PERFORM awa.lock_storage();
     UPDATE awa.storage_transition_state x SET updated_at = clock_timestamp(),
         details = x.details || jsonb_build_object('mover_paused', p_paused);
 END $$;
@@ -226,7 +233,7 @@ BEGIN
     IF p_rows_per_second IS NOT NULL AND NOT p_rows_per_second BETWEEN 0.001 AND 1e9 THEN
         RAISE EXCEPTION 'rows per second must lie between 0.001 and 1e9' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM awa.hold_storage();
+    PERFORM awa.lock_storage();
     UPDATE awa.storage_transition_state x SET updated_at = clock_timestamp(),
         details = x.details - 'mover_rows_per_second'
                   || CASE WHEN p_rows_per_second IS NULL THEN '{}' ELSE jsonb_build_object('mover_rows_per_second', p_rows_per_second) END;
@@ -237,7 +244,7 @@ END $$;
 CREATE FUNCTION awa.storage_prepare_schema(p_schema text) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog
 SET check_function_bodies = off AS $$
 DECLARE
-    s awa.storage_transition_state := awa.hold_storage();
+    s awa.storage_transition_state := awa.lock_storage();
     v_from text := awa.storage_schema();
     v_fault text;
     v_definition text;
