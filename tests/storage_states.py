@@ -9,7 +9,12 @@ from queue_plane import Plane
 
 MAKE_CANONICAL: LiteralString = """
 UPDATE awa.storage_transition_state SET state = 'canonical', current_engine = 'canonical', prepared_engine = NULL,
-    transition_epoch = 0, finalized_at = NULL
+    transition_epoch = 0, finalized_at = NULL, details = '{"schema": "awa_queue"}'
+"""
+
+EMPTY: LiteralString = """
+TRUNCATE awa.instances, awa.jobs_hot, awa.scheduled_jobs, awa.job_unique_claims, awa_queue.bodies, awa_queue.ready,
+    awa_queue.leases, awa_queue.done, awa_queue.deferred_jobs, awa_queue.terminal
 """
 
 
@@ -17,6 +22,12 @@ def make_canonical(url: str) -> None:
     """Turn a fresh database into one of an installation that has not moved yet."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(MAKE_CANONICAL)
+
+
+def start_again(session: Plane) -> None:
+    """Make a database that a test has used as good as a new installation that has not moved yet."""
+    session.rows(EMPTY)
+    session.rows(MAKE_CANONICAL)
 
 
 def live(session: Plane, capability: str | None = "queue_storage", role: str = "worker") -> uuid.UUID:

@@ -9,8 +9,9 @@ from contextlib import closing
 
 import pytest
 from command_line import awa, clean_environment, one_line, running
+from postgres_servers import Server
 from queue_plane import Plane, open_plane
-from storage_states import enter_mixed, gone, live, make_canonical, step
+from storage_states import enter_mixed, gone, live, start_again, step
 
 DEFERRED = (
     "INSERT INTO awa.scheduled_jobs (job_id, kind, queue, state, args, priority, max_attempts, run_at, created_at)"
@@ -19,10 +20,18 @@ DEFERRED = (
 )
 
 
+@pytest.fixture(scope="module")
+def installation(session_server: Server, migrated_template: str) -> Iterator[str]:
+    """One database for all of these tests: making one takes longer than most of them."""
+    with session_server.fresh_database(migrated_template) as url:
+        yield url
+
+
 @pytest.fixture
-def canonical(database: str) -> Iterator[Plane]:
-    make_canonical(database)
-    with closing(open_plane(database)) as session:
+def canonical(installation: str) -> Iterator[Plane]:
+    """A session of an installation that has not moved yet."""
+    with closing(open_plane(installation)) as session:
+        start_again(session)
         yield session
 
 
@@ -52,40 +61,40 @@ def test_a_fresh_install_says_that_there_is_nothing_to_do(database: str) -> None
     assert awa("storage", "finalize", "--wait", url=database).status == 0
 
 
-def test_the_whole_way(database: str, canonical: Plane) -> None:
+def test_the_whole_way(installation: str, canonical: Plane) -> None:
     canonical.rows(DEFERRED)
     worker = live(canonical)
-    answer = awa("storage", "enter-mixed-transition", url=database)
+    answer = awa("storage", "enter-mixed-transition", url=installation)
     assert answer.status == 1
     one_line(answer.err, "the state is canonical: prepare an engine first")
-    answer = awa("storage", "prepare", url=database)
+    answer = awa("storage", "prepare", url=installation)
     assert (answer.status, answer.out) == (0, "queue_storage is prepared; next: storage enter-mixed-transition\n")
-    answer = awa("storage", "enter-mixed-transition", url=database)
+    answer = awa("storage", "enter-mixed-transition", url=installation)
     assert (answer.status, answer.out) == (
         0,
         "new jobs go to the queue plane; next: storage finalize --wait (3 jobs to follow)\n",
     )
-    shown = awa("storage", "status", url=database).out
+    shown = awa("storage", "status", url=installation).out
     for part in ("mixed_transition", "3 live jobs", "canonical → queue_storage", "finalize waits", "abort waits"):
         assert part in shown
     for args in (["--check"], []):
-        answer = awa("storage", "finalize", *args, url=database)
+        answer = awa("storage", "finalize", *args, url=installation)
         assert answer.status == 1
         one_line(answer.out + answer.err, "the canonical plane has 3 live jobs (3 scheduled)")
     gone(canonical, worker)
     canonical.rows("DELETE FROM awa.scheduled_jobs")
-    assert awa("storage", "finalize", "--check", url=database).out == "nothing is in the way\n"
-    answer = awa("storage", "finalize", "--json", url=database)
+    assert awa("storage", "finalize", "--check", url=installation).out == "nothing is in the way\n"
+    answer = awa("storage", "finalize", "--json", url=installation)
     assert (answer.status, answer.json["state"]) == (0, "active")
-    answer = awa("storage", "abort", url=database)
+    answer = awa("storage", "abort", url=installation)
     assert answer.status == 1
     one_line(answer.err, "the queue plane is final")
 
 
-def test_going_back(database: str, canonical: Plane) -> None:
+def test_going_back(installation: str, canonical: Plane) -> None:
     enter_mixed(canonical)
-    assert awa("storage", "abort", url=database).out == "the state is canonical\n"
-    assert awa("storage", "abort", "--json", url=database).json["state"] == "canonical"
+    assert awa("storage", "abort", url=installation).out == "the state is canonical\n"
+    assert awa("storage", "abort", "--json", url=installation).json["state"] == "canonical"
 
 
 @pytest.mark.parametrize(
@@ -105,33 +114,33 @@ def test_what_makes_no_sense_is_a_usage_error(args: list[str], why: str) -> None
     one_line(answer.err, why)
 
 
-def test_an_engine_that_does_not_exist_is_a_usage_error(database: str, canonical: Plane) -> None:
-    answer = awa("storage", "prepare", "--engine", "queue_strorage", url=database)
+def test_an_engine_that_does_not_exist_is_a_usage_error(installation: str, canonical: Plane) -> None:
+    answer = awa("storage", "prepare", "--engine", "queue_strorage", url=installation)
     assert answer.status == 2
     one_line(answer.err, "there is no storage engine queue_strorage: this release has queue_storage")
 
 
-def test_waiting_ends_with_75_when_its_cap_is_reached(database: str, canonical: Plane) -> None:
+def test_waiting_ends_with_75_when_its_cap_is_reached(installation: str, canonical: Plane) -> None:
     canonical.rows(DEFERRED)
     enter_mixed(canonical)
-    answer = awa("storage", "finalize", "--wait=100ms", url=database)
+    answer = awa("storage", "finalize", "--wait=100ms", url=installation)
     assert answer.status == 75
     one_line(answer.err, "not finalized within 100ms", "has 3 live jobs (3 scheduled)")
     assert "canonical plane: 3 live jobs" in answer.out
 
 
-def test_waiting_is_refused_where_it_would_be_for_ever(database: str, canonical: Plane) -> None:
-    answer = awa("storage", "finalize", "--wait", url=database)
+def test_waiting_is_refused_where_it_would_be_for_ever(installation: str, canonical: Plane) -> None:
+    answer = awa("storage", "finalize", "--wait", url=installation)
     assert answer.status == 1
     one_line(answer.err, "the state is canonical: enter the mixed transition first")
 
 
 @pytest.mark.slow
-def test_waiting_finalizes_after_two_looks_that_find_nothing_in_the_way(database: str, canonical: Plane) -> None:
+def test_waiting_finalizes_after_two_looks_that_find_nothing_in_the_way(installation: str, canonical: Plane) -> None:
     canonical.rows(DEFERRED)
     enter_mixed(canonical)
     old = live(canonical, "canonical")
-    with running("storage", "finalize", "--wait=1m", url=database) as process:
+    with running("storage", "finalize", "--wait=1m", url=installation) as process:
         process.says("canonical plane: 3 live jobs", "live processes know only the canonical plane")
         canonical.rows("DELETE FROM awa.scheduled_jobs")
         process.says("canonical plane: empty", "live processes know only the canonical plane")
@@ -143,10 +152,10 @@ def test_waiting_finalizes_after_two_looks_that_find_nothing_in_the_way(database
 
 
 @pytest.mark.slow
-def test_a_wait_is_over_when_somebody_else_finalizes(database: str, canonical: Plane) -> None:
+def test_a_wait_is_over_when_somebody_else_finalizes(installation: str, canonical: Plane) -> None:
     canonical.rows(DEFERRED)
     enter_mixed(canonical)
-    with running("storage", "finalize", "--wait", url=database) as process:
+    with running("storage", "finalize", "--wait", url=installation) as process:
         process.says("3 live jobs")
         with canonical.transaction():
             canonical.rows("DELETE FROM awa.scheduled_jobs")
@@ -155,13 +164,13 @@ def test_a_wait_is_over_when_somebody_else_finalizes(database: str, canonical: P
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_a_bar_that_fills(database: str, canonical: Plane) -> None:
+def test_a_terminal_shows_a_bar_that_fills(installation: str, canonical: Plane) -> None:
     canonical.rows(DEFERRED)
     enter_mixed(canonical)
     control, terminal = pty.openpty()
     command = subprocess.Popen(
         [sys.executable, "-m", "awa_actors", "storage", "finalize", "--wait=1m"],
-        env=clean_environment(TERM="xterm", COLUMNS="140", DATABASE_URL=database),
+        env=clean_environment(TERM="xterm", COLUMNS="140", DATABASE_URL=installation),
         stdin=subprocess.DEVNULL,
         stdout=terminal,
     )
@@ -184,25 +193,28 @@ def step_of(session: Plane) -> object:
     return session.value("SELECT state FROM awa.storage_transition_state")
 
 
-def test_the_mover_is_paused_throttled_and_let_go(database: str, canonical: Plane) -> None:
+def test_the_mover_is_paused_throttled_and_let_go(installation: str, canonical: Plane) -> None:
     enter_mixed(canonical)
-    assert awa("storage", "mover", "pause", url=database).out == "the mover is paused\n"
-    assert awa("storage", "mover", "throttle", "250", url=database).out == "the mover takes at most 250 rows/s\n"
-    assert "paused, at most 250 rows/s" in awa("storage", "status", url=database).out
-    assert awa("storage", "status", "--json", url=database).json["mover"] == {"paused": True, "rows_per_second": 250}
-    awa("storage", "mover", "throttle", "off", url=database)
-    answer = awa("storage", "mover", "resume", "--json", url=database)
+    assert awa("storage", "mover", "pause", url=installation).out == "the mover is paused\n"
+    assert awa("storage", "mover", "throttle", "250", url=installation).out == "the mover takes at most 250 rows/s\n"
+    assert "paused, at most 250 rows/s" in awa("storage", "status", url=installation).out
+    assert awa("storage", "status", "--json", url=installation).json["mover"] == {
+        "paused": True,
+        "rows_per_second": 250,
+    }
+    awa("storage", "mover", "throttle", "off", url=installation)
+    answer = awa("storage", "mover", "resume", "--json", url=installation)
     assert answer.json["mover"] == {"paused": False, "rows_per_second": None}
-    answer = awa("storage", "mover", "throttle", "0", url=database)
+    answer = awa("storage", "mover", "throttle", "0", url=installation)
     assert answer.status == 2
 
 
-def test_a_schema_is_given_once(database: str, canonical: Plane) -> None:
-    answer = awa("storage", "prepare-queue-storage-schema", url=database)
+def test_a_schema_is_given_once(installation: str, canonical: Plane) -> None:
+    answer = awa("storage", "prepare-queue-storage-schema", url=installation)
     assert answer.out == "the queue plane was already in schema awa_queue\n"
-    answer = awa("storage", "prepare-queue-storage-schema", "--schema", "moving", url=database)
+    answer = awa("storage", "prepare-queue-storage-schema", "--schema", "moving", url=installation)
     assert answer.out == "the queue plane is now in schema moving\n"
-    answer = awa("storage", "prepare-queue-storage-schema", "--schema", "elsewhere", url=database)
+    answer = awa("storage", "prepare-queue-storage-schema", "--schema", "elsewhere", url=installation)
     assert answer.status == 1
     one_line(answer.err, "has been given schema moving already")
-    assert awa("storage", "status", "--json", url=database).json["schema"] == "moving"
+    assert awa("storage", "status", "--json", url=installation).json["schema"] == "moving"

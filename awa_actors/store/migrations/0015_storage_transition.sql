@@ -10,6 +10,13 @@ END $$;
 CREATE TRIGGER tell_storage AFTER INSERT OR UPDATE ON awa.storage_transition_state
 FOR EACH ROW EXECUTE FUNCTION awa.tell_storage();
 
+CREATE FUNCTION awa.keep_storage() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    RAISE EXCEPTION 'this row says where jobs are: it is changed by the functions awa.storage_…, and never deleted'
+        USING ERRCODE = 'object_not_in_prerequisite_state', CONSTRAINT = 'awa_storage_gate';
+END $$;
+CREATE TRIGGER keep_storage BEFORE DELETE OR TRUNCATE ON awa.storage_transition_state FOR EACH STATEMENT EXECUTE FUNCTION awa.keep_storage();
+
 -- The name of the queue plane's schema, for every gate and every reader. What is not recorded is the name that these functions use.
 CREATE FUNCTION awa.storage_schema() RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
     SELECT coalesce((SELECT nullif(btrim(s.details ->> 'schema'), '') FROM awa.storage_transition_state s),
@@ -20,18 +27,16 @@ CREATE TYPE awa.storage_state AS (
     current_engine text, active_engine text, prepared_engine text, state text, transition_epoch bigint, details jsonb,
     entered_at timestamptz, updated_at timestamptz, finalized_at timestamptz);
 
--- How things stand. Without its row a database is canonical.
+-- How things stand.
 CREATE FUNCTION awa.storage_status() RETURNS awa.storage_state LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
-    SELECT coalesce(s.current_engine, 'canonical'),
-           CASE WHEN s.state IN ('mixed_transition', 'active') THEN coalesce(s.prepared_engine, s.current_engine)
-                ELSE coalesce(s.current_engine, 'canonical') END,
-           s.prepared_engine, coalesce(s.state, 'canonical'), coalesce(s.transition_epoch, 0), coalesce(s.details, '{}'),
-           s.entered_at, s.updated_at, s.finalized_at
-    FROM (VALUES (true)) one (row) LEFT JOIN awa.storage_transition_state s ON s.singleton
+    SELECT s.current_engine,
+           CASE WHEN s.state = 'mixed_transition' THEN s.prepared_engine ELSE s.current_engine END,
+           s.prepared_engine, s.state, s.transition_epoch, s.details, s.entered_at, s.updated_at, s.finalized_at
+    FROM awa.storage_transition_state s
 $$;
 
--- The singleton, locked. A row lock alone would wait for ever where producers overlap without end, each holding it in share mode; the
--- table's lock is a fair queue. It is not waited for longer than a moment: whoever writes meanwhile stands behind it.
+-- The singleton, locked for a step. A row lock alone would wait for ever where producers overlap without end, each sharing it; the lock
+-- on the table is a fair queue. Whoever writes jobs meanwhile stands behind us, so we wait for those before us for a moment only.
 CREATE FUNCTION awa.lock_storage() RETURNS awa.storage_transition_state LANGUAGE plpgsql
 SET search_path = pg_catalog SET lock_timeout = '1s' AS $$
 DECLARE s awa.storage_transition_state; v_holders text;
@@ -41,7 +46,6 @@ BEGIN
             USING ERRCODE = 'active_sql_transaction';
     END IF;
     LOCK TABLE awa.storage_transition_state IN EXCLUSIVE MODE;
-    INSERT INTO awa.storage_transition_state (current_engine, state) VALUES ('canonical', 'canonical') ON CONFLICT DO NOTHING;
     SELECT x.* INTO s FROM awa.storage_transition_state x FOR UPDATE;
     RETURN s;
 EXCEPTION WHEN lock_not_available THEN
