@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import trio
 
+from awa_actors.actors.batches import Batches
 from awa_actors.actors.cron import Cron
 from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.hygiene import Hygiene
@@ -48,6 +49,7 @@ def steps(
         Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed),
         *([Cron(registry, settings.cron_interval)] if registry.schedules else []),
         Hygiene(settings),
+        Batches(settings.batch_interval),
         Refresh(settings.refresh_interval),
     ]
 
