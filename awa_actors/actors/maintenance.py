@@ -20,6 +20,7 @@ from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
 from awa_actors.actors.leader import Leader
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
+from awa_actors.actors.meters import Meters
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.promote import Promote
 from awa_actors.actors.refresh import Refresh
@@ -41,16 +42,17 @@ def steps(
     settings: MaintenanceSettings,
     registry: Registry,
     committed: Callable[[list[RescuedJob]], None] = lambda rescued: None,
+    meters: Meters | None = None,
 ) -> list[Step]:
     """The steps of all lanes, in the order a tick runs them. `committed` is told what was rescued."""
-    listens = pool.settings.listens
+    listens, meters = pool.settings.listens, meters or Meters()
     return [
         Promote(settings.promote_interval if listens else min(settings.promote_interval, 0.2), listens),
-        Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed),
+        Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed, meters),
         *([Cron(registry, settings.cron_interval)] if registry.schedules else []),
-        Hygiene(settings),
+        Hygiene(settings, meters),
         Batches(settings.batch_interval),
-        Refresh(settings.refresh_interval),
+        Refresh(settings.refresh_interval, meters),
     ]
 
 
@@ -66,6 +68,7 @@ class Maintenance:
     follow_ups: FollowUps
     observers: Observers
     liveness: LivenessActor
+    meters: Meters = attrs.field(factory=Meters)
 
     @classmethod
     def build(
@@ -77,19 +80,21 @@ class Maintenance:
         listener: Listener,
         follow_ups: FollowUps,
         observers: Observers,
+        meters: Meters | None = None,
     ) -> Maintenance:
         """Put the parts together and subscribe to what wakes them. Before the listener runs."""
         self: Maintenance
+        meters = meters or Meters()
 
         async def hold(term: int) -> None:
             await self._hold(term)
 
         lanes = [
-            Lane(step, pool, settings.batch, step.name in VITAL, settings.lane_failures, LaneHealth())
-            for step in steps(pool, settings, registry, follow_ups.tell)
+            Lane(step, pool, settings.batch, step.name in VITAL, settings.lane_failures, LaneHealth(), meters=meters)
+            for step in steps(pool, settings, registry, follow_ups.tell, meters)
         ]
         leader = Leader(pool, lambda: liveness.instance, settings.lease, hold)
-        self = cls(pool, settings, registry, leader, lanes, follow_ups, observers, liveness)
+        self = cls(pool, settings, registry, leader, lanes, follow_ups, observers, liveness, meters)
         listener.on(LEADER_CHANNEL, leader.wake)
         listener.on(DUE_CHANNEL, lanes[0].wake)
         return self
@@ -126,6 +131,7 @@ class Maintenance:
             "term": self.term,
             **self.follow_ups.describe(),
             "observed_events_dropped": self.observers.dropped,
+            "totals": self.meters.describe(),
         }
         return lanes, details
 
@@ -134,7 +140,13 @@ class Maintenance:
         task_status.started(self)
         if not self.settings.lead:
             await trio.sleep_forever()
-        await self.leader.run()
+        with self.meters.watching(
+            {
+                "awa.maintenance.leader": lambda: [({}, int(self.is_leader))],
+                "awa.maintenance.term": lambda: [({}, self.term or 0)],
+            }
+        ):
+            await self.leader.run()
 
     async def _hold(self, term: int) -> None:
         """Run the lanes of one term; each is its own task, so none delays another."""
@@ -145,3 +157,5 @@ class Maintenance:
         except* LaneDown as down:
             logger.error("term %d is given up: %s", term, "; ".join(str(error) for error in down.exceptions))
             self.leader.give_up()
+        finally:
+            self.meters.term_ended()

@@ -189,7 +189,7 @@ def test_one_job_that_cannot_be_changed_is_named_and_stops_nobody(plane: Plane) 
     )
     plane.rows(
         "CREATE TRIGGER refuse BEFORE INSERT ON awa_queue.bodies_0 FOR EACH ROW"
-        f" WHEN (NEW.job_id = {int(poison)} AND NEW.queue = 'b') EXECUTE FUNCTION refuse()"  # type: ignore[arg-type]  # an int
+        f" WHEN (NEW.job_id = {int(poison)} AND NEW.queue = 'b') EXECUTE FUNCTION refuse()"
     )
     op = submit(plane, {"queue": "a"}, queue="b")
     assert sum(run(plane)) == 2
