@@ -109,8 +109,8 @@ METRICS: dict[str, Metric] = {
         Metric("awa.heartbeat.age", _G, "s", "Age of the last beat that was stored"),
         Metric("awa.follow_ups.dropped", _U, "{job}", "Best-effort follow-ups of rescues that were lost"),
         # Maintenance: only the leader moves these.
-        Metric("awa.maintenance.leader", _G, "1", "1 while this process leads, else 0"),
-        Metric("awa.maintenance.term", _G, "1", "The term of leadership while this process leads, else 0"),
+        Metric("awa.maintenance.leader", _G, "{leader}", "1 while this process leads, else 0"),
+        Metric("awa.maintenance.term", _G, "{term}", "The term of leadership while this process leads, else 0"),
         Metric("awa.maintenance.rescues", _C, "{job}", "Attempts taken back", (RESCUE,)),
         Metric("awa.maintenance.promote_batches", _C, "{batch}", "Batches of due jobs made available"),
         Metric("awa.maintenance.promote_batch_size", _H, "{job}", "Jobs in one such batch"),
@@ -137,12 +137,12 @@ METRICS: dict[str, Metric] = {
         Metric("awa.queue.depth", _G, "{job}", "Jobs by state", (QUEUE, STATE)),
         Metric("awa.queue.lag", _G, "s", "Age of the oldest available job when it was counted", (QUEUE,)),
         Metric("awa.job.dlq_depth", _G, "{job}", "Dead letters", (QUEUE,)),
-        Metric("awa.ring.current_slot", _G, "1", "The slot that a ring writes to", (RING,)),
-        Metric("awa.ring.generation", _G, "1", "How often a ring has turned", (RING,)),
+        Metric("awa.ring.current_slot", _G, "{slot}", "The slot that a ring writes to", (RING,)),
+        Metric("awa.ring.generation", _G, "{turn}", "How often a ring has turned", (RING,)),
         Metric(
             "awa.storage.state",
             _G,
-            "1",
+            "{state}",
             "1 for the state of the storage, by engine",
             ("awa.storage.state", "awa.storage.current_engine"),
         ),
@@ -163,6 +163,17 @@ METRICS: dict[str, Metric] = {
         Metric("awa.callback.duration", _H, "s", "How long answering a callback took", (CALLBACK_ACTION,)),
     )
 }
+
+
+def prometheus_names(metric: Metric) -> tuple[str, ...]:
+    """What a metric's series are called in Prometheus: by the usual translation, with suffixes for units and kinds."""
+    base = metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
+    match metric.kind:
+        case MetricKind.COUNTER:
+            return (f"{base}_total",)
+        case MetricKind.HISTOGRAM:
+            return (f"{base}_bucket", f"{base}_sum", f"{base}_count")
+    return (base,)
 
 
 class Instruments(Protocol):
