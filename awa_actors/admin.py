@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from awa_actors.batch_admin import BatchAdmin
 from awa_actors.bulk_admin import BulkAdmin
 from awa_actors.core.text import storable
 from awa_actors.core.validation import aware_datetime, check_queue
@@ -33,6 +34,11 @@ class Admin(BulkAdmin):
     def dead_letters(self) -> DeadLetterAdmin:
         """What there is to do with jobs that failed for good and are kept apart."""
         return DeadLetterAdmin(self._pool)
+
+    @property
+    def batches(self) -> BatchAdmin:
+        """How queue or priority of many waiting jobs are changed."""
+        return BatchAdmin(self._pool)
 
     @property
     def overrides(self) -> OverrideAdmin:
