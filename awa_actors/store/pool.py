@@ -21,6 +21,7 @@ from awa_actors.errors import StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.loop import run_driver
 from awa_actors.store.sqlstates import TRANSIENT
+from awa_actors.store.trace import Log, close_log, open_log
 
 T = TypeVar("T")
 ANSWER_MARGIN = 5.0
@@ -40,6 +41,7 @@ class Session:
     _timeout: float
     pooler: bool
     broken: bool = False
+    log: Log | None = None
     _busy: bool = False
 
     async def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - a bound of the driver, not of the caller
@@ -97,13 +99,27 @@ class Session:
         Cancellation: the commit is shielded and bounded; a body that is cancelled is rolled back.
         """
         await self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        if self.log is not None:
+            self.log.begin()
         try:
             yield self
         except BaseException:
+            if self.log is not None:
+                self.log.rolled_back()
             await self._roll_back()
             raise
         with trio.CancelScope(shield=True):
+            await self._commit()
+
+    async def _commit(self) -> None:
+        try:
             await self.execute("COMMIT")
+        except BaseException:
+            if self.log is not None:
+                self.log.rolled_back(perhaps=self.broken)
+            raise
+        if self.log is not None:
+            self.log.committed()
 
     async def _roll_back(self) -> None:
         if self.broken:
@@ -151,6 +167,9 @@ class Pool:
     )
     _closed: bool = False
     _process: int = attrs.field(factory=os.getpid)
+    _traced: str | None = attrs.field(
+        default=attrs.Factory(lambda self: open_log(self.url), takes_self=True), init=False
+    )
 
     async def connect(self, name: str) -> Session:
         """Open a connection outside the pool's bound; the caller owns and closes it.
@@ -185,7 +204,8 @@ class Pool:
             raise
         except Exception as error:
             raise connect_failure(error) from error
-        return Session(opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler)
+        log = None if self._traced is None else Log(self._traced)
+        return Session(opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler, log=log)
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Session]:
@@ -238,6 +258,7 @@ class Pool:
             async with trio.open_nursery() as nursery:
                 for session in sessions:
                     nursery.start_soon(session.close, name="close connection")
+        close_log(self._traced)
 
 
 def session_parameters(settings: config.DatabaseSettings) -> dict[str, str]:
