@@ -14,10 +14,10 @@ from typing import Any
 
 import attrs
 
-from model.transitions import ATTEMPT, JOBS, NOWHERE, SILENT, WAITING
+from model.transitions import ATTEMPT, JOBS, LIVE, NOWHERE, SILENT, WAITING
 
 EARLY = dt.timedelta(seconds=10)
-"""How much earlier than its commit the time of a step may be."""
+"""How much earlier than its commit the time of a claim may be."""
 Whereabouts = tuple[str, int, str | None]
 """State, run_lease and instance of a job."""
 MOST_MISSING = 4
@@ -66,10 +66,8 @@ class Silence:
     instances: set[str] = attrs.field(factory=set)
     waits: set[tuple[Any, int]] = attrs.field(factory=set)
 
-    def allows(self, name: str, key: Any, lease: int, owner: str | None) -> bool:
-        """Whether a step may be missing that leads to `lease`; `owner`: of the attempt that it begins or ends."""
-        if name == "await":
-            return (key, lease) in self.waits
+    def allows(self, name: str, owner: str | None) -> bool:
+        """Whether a step may be missing; `owner`: of the attempt that it begins or ends."""
         if self.anybody or name in SILENT or name in self.steps:
             return True
         return self.killed and not (name in ATTEMPT | {"claim"} and owner in self.instances)
@@ -114,7 +112,8 @@ class Follower:
             lease -= max(rule.lease)
             if state not in (NOWHERE, *WAITING) or lease != 0:
                 return f"job {job} has no beginning"
-        if state != line.before:
+        waits = (self.key, lease) in self.silence.waits and {state, line.before} <= set(LIVE)
+        if state != line.before and not waits:
             return f"job {job} is {state or 'not there'}, not {line.before or 'not there'}"
         if line.lease - lease not in rule.lease:
             return f"run_lease of job {job} was {lease}, and {says['by']} makes it {line.lease}"
@@ -159,11 +158,13 @@ class Follower:
                 continue
             whose = next_owner if name == "claim" else owner
             for grown in rule.lease:
-                if self.silence.allows(name, self.key, lease + grown, whose):
+                if self.silence.allows(name, whose):
                     found += [(after, lease + grown, whose if name == "claim" else owner) for after in rule.after]
         return found
 
 
 def near(first: Line, other: Line) -> bool:
     """Whether another line, later by its time, may have happened before the first one."""
-    return first.at is not None and other.at is not None and other.at - first.at <= EARLY
+    return (
+        first.says["by"] == "claim" and first.at is not None and other.at is not None and other.at - first.at <= EARLY
+    )

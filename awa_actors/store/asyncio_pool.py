@@ -83,7 +83,7 @@ async def _give_back(pool: Any, session: _AsyncioSession) -> None:
     """Give a connection back, or cut it. What has happened on it stays as it is, whatever becomes of the connection."""
     raw = session.raw
     try:
-        if session.broken or raw.is_in_transaction():
+        if session.broken or raw.is_closed() or raw.is_in_transaction():
             raw.terminate()
         await pool.release(raw)
     except Exception:

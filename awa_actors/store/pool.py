@@ -221,7 +221,7 @@ class Pool:
             try:
                 yield session
             finally:
-                if session.raw.is_in_transaction():
+                if not session.raw.is_closed() and session.raw.is_in_transaction():
                     await session._roll_back()
                 self._give(session)
 
