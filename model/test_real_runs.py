@@ -158,7 +158,6 @@ def test_a_step_that_is_left_out_of_a_life_is_missed(steps: list[Lines]) -> None
         ("promote", {"from": "retryable", "to": "running"}, "promote does not lead"),
         ("resolve", {"from": "available"}, "resolve does not lead"),
         ("turn", {"to": 0, "from": 0}, "turns to the slot that it is at"),
-        ("turn", {"generation": 100_000}, "ring is at turn"),
     ],
 )
 def test_a_doctored_step_is_named(steps: list[Lines], by: str, doctored: dict[str, Any], reason: str) -> None:

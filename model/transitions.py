@@ -56,7 +56,7 @@ JOBS: dict[str, Rule] = {
     "admin_retry": Rule(("failed", "cancelled", "waiting_external", *WAITING), ("available", "scheduled")),
     # What the store does instead when it cannot do what was asked.
     "duplicate": Rule((*WAITING, *LIVE, "failed", "cancelled"), ("cancelled",), (0, 1)),
-    "postpone": Rule(("available", *LIVE, "failed", "cancelled"), ("scheduled", "retryable"), (0, 1)),
+    "postpone": Rule(("available", "scheduled", *LIVE, "failed", "cancelled"), ("scheduled",), (0, 1)),
     "unclaimable": Rule(("available",), ("failed",), (0, 1)),
     "unrecordable": Rule((*WAITING, *LIVE), ("failed",)),
 }

@@ -27,7 +27,7 @@ async def _moved(session: Session, by: str, sql: str, *args: Any) -> tuple[JobRo
         return None
     values = orjson.loads(row["job"])
     job, came_from = job_row(values), JobState(values["came_from"])
-    if session.log is not None:
+    if session.log is not None and job.state is not came_from:
         who = landed(by, "cancelled" if sql == CANCEL else "available", job.state.value)
         session.log.note([step(row["t"], job.id, job.run_lease, came_from.value, job.state.value, who)])
     return job, came_from
