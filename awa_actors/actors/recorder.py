@@ -26,6 +26,7 @@ from awa_actors.core.reschedule import CancelledDuplicate, Migrated, Refused, Re
 from awa_actors.core.text import storable
 from awa_actors.errors import AwaError, TransientStoreError, UsageError
 from awa_actors.events import Event
+from awa_actors.jobs import JobRow
 from awa_actors.store import follow_ups
 from awa_actors.store.callbacks import park
 from awa_actors.store.complete import complete

@@ -151,8 +151,11 @@ class WorkerActor:
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
         meters, planes = self.client.meters, Planes(self.settings.storage)
         listener.on(STORAGE_CHANNEL, planes.changed)
-        told = lambda: {**planes.describe(), **follow_ups.describe(), "totals": meters.describe()}
-        liveness.describe, liveness.look = lambda: ({}, told()), planes.refresh
+        liveness.look = planes.refresh
+        liveness.describe = lambda: (
+            {},
+            {**planes.describe(), **follow_ups.describe(), "totals": meters.describe()},
+        )
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
         recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None

@@ -22,6 +22,7 @@ from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.loop import run_driver
 from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
+from awa_actors.store.trace import Log, close_log, open_log
 
 T = TypeVar("T")
 ANSWER_MARGIN = 5.0
@@ -42,6 +43,7 @@ class Session:
     pooler: bool
     schema: QueueSchema = attrs.field(factory=QueueSchema)
     broken: bool = False
+    log: Log | None = None
     _busy: bool = False
 
     async def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - a bound of the driver, not of the caller
@@ -101,13 +103,27 @@ class Session:
         Cancellation: the commit is shielded and bounded; a body that is cancelled is rolled back.
         """
         await self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        if self.log is not None:
+            self.log.begin()
         try:
             yield self
         except BaseException:
+            if self.log is not None:
+                self.log.rolled_back()
             await self._roll_back()
             raise
         with trio.CancelScope(shield=True):
+            await self._commit()
+
+    async def _commit(self) -> None:
+        try:
             await self.execute("COMMIT")
+        except BaseException:
+            if self.log is not None:
+                self.log.rolled_back(perhaps=self.broken)
+            raise
+        if self.log is not None:
+            self.log.committed()
 
     async def _roll_back(self) -> None:
         if self.broken:
@@ -156,6 +172,9 @@ class Pool:
     _schema: QueueSchema = attrs.field(factory=QueueSchema)
     _closed: bool = False
     _process: int = attrs.field(factory=os.getpid)
+    _traced: str | None = attrs.field(
+        default=attrs.Factory(lambda self: open_log(self.url), takes_self=True), init=False
+    )
 
     async def connect(self, name: str) -> Session:
         """Open a connection outside the pool's bound; the caller owns and closes it.
@@ -190,9 +209,9 @@ class Pool:
             raise
         except Exception as error:
             raise connect_failure(error) from error
-        session = Session(
-            opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler, self._schema
-        )
+        log = None if self._traced is None else Log(self._traced)
+        waits = settings.statement_timeout + ANSWER_MARGIN
+        session = Session(opened[0], self._loop, waits, settings.pooler, self._schema, log=log)
         return await self._knowing_its_schema(session)
 
     async def _knowing_its_schema(self, session: Session) -> Session:
@@ -223,7 +242,7 @@ class Pool:
             try:
                 yield session
             finally:
-                if session.raw.is_in_transaction():
+                if not session.raw.is_closed() and session.raw.is_in_transaction():
                     await session._roll_back()
                 self._give(session)
 
@@ -260,6 +279,7 @@ class Pool:
             async with trio.open_nursery() as nursery:
                 for session in sessions:
                     nursery.start_soon(session.close, name="close connection")
+        close_log(self._traced)
 
 
 def session_parameters(settings: config.DatabaseSettings) -> dict[str, str]:
