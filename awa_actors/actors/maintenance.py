@@ -120,6 +120,8 @@ class Maintenance:
         leading = self.lanes if self.is_leader else ()
         lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in leading}
         details = {
+            "candidate": self.settings.lead,
+            "schedules": bool(self.registry.schedules),
             "leader": self.is_leader,
             "term": self.term,
             **self.follow_ups.describe(),

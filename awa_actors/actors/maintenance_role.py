@@ -49,6 +49,7 @@ class MaintenanceRole:
         liveness = LivenessActor(
             self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {}
         )  # fmt: skip
+        liveness.listener = listener
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "maintenance")
         maintenance = Maintenance.build(
             self.pool, self.registry, self.settings, liveness, listener, follow_ups, observers

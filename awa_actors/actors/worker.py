@@ -145,6 +145,7 @@ class WorkerActor:
     async def _run(self, task_status: trio.TaskStatus[Worker]) -> None:
         boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
         listener, liveness = Listener(self.pool, "worker"), self._liveness()
+        liveness.listener = listener
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
         liveness.describe = lambda: ({}, follow_ups.describe())
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
-from awa_actors.errors import UsageError
+from awa_actors.core.doctor_server import Privileges
+from awa_actors.errors import StoreError, UsageError
 from awa_actors.store.grant_table import PRIVILEGES, ROLES, SCHEMAS, decisions, only_for
 from awa_actors.store.pool import Session
 
@@ -49,27 +48,6 @@ SELECT current_user::text AS role, r.rolsuper OR pg_has_role(current_user, n.nsp
               WHERE y.polrelid = c.oid AND y.polname = 'awa_by_grants')) AS hidden
 FROM pg_catalog.pg_namespace n, pg_catalog.pg_roles r WHERE n.nspname = 'awa' AND r.rolname = current_user
 """
-
-
-@attrs.frozen
-class Held:
-    """What the session's role has of the documented grants.
-
-    Args:
-        role: its name.
-        owns: it owns the schema, or is a superuser.
-        complete: the documented roles that it fulfils.
-        lacking: what it lacks of those that it was evidently meant to have, as texts.
-        public_executes: functions may be called by every role that may use the schema.
-        hidden: tables whose rows row security hides from it.
-    """
-
-    role: str
-    owns: bool
-    complete: tuple[str, ...]
-    lacking: dict[str, list[str]]
-    public_executes: bool
-    hidden: str | None
 
 
 def script(roles: Sequence[tuple[str, str]]) -> list[str]:
@@ -138,9 +116,11 @@ def _signs(role: str) -> list[str]:
     return [ENQUEUE] if role == "producer" else only_for(role)
 
 
-async def held(session: Session) -> Held:
+async def held(session: Session) -> Privileges:
     """Hold the grants of the session's role against the documented ones. Needs the schema of this release."""
     who = await session.fetchrow(WHO)
+    if who is None:
+        raise StoreError("the database has no awa schema")
     wanted = [(d.kind, d.name, letter) for d in decisions() for letter in sorted(set("".join(d.acl.values())))]
     columns = [list(column) for column in zip(*wanted, strict=True)]
     rows = await session.fetch(HAS, *columns, [PRIVILEGES[letter] for _, _, letter in wanted])
@@ -161,4 +141,4 @@ async def held(session: Session) -> Held:
         # Whoever does more than a producer enqueues, too.
         lacking.pop("producer", None)
     public = who["public_executes"] and who["granted"]
-    return Held(who["role"], who["owns"], tuple(complete), lacking, public, who["hidden"])
+    return Privileges(who["role"], who["owns"], tuple(complete), lacking, public, who["hidden"])
