@@ -166,6 +166,8 @@ class Maintenance:
         leading = [lane for lane in self.lanes if self._leader_of(lane).term is not None and not lane.health.over]
         lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in leading}
         details = {
+            "candidate": self.settings.lead,
+            "schedules": bool(self.registry.schedules),
             "leader": self.is_leader,
             "term": self.term,
             **self.planes.describe(),

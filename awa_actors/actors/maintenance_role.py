@@ -53,6 +53,7 @@ class MaintenanceRole:
         liveness = LivenessActor(
             self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {}
         )  # fmt: skip
+        liveness.listener = listener
         planes = Planes(self.life.storage)
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "maintenance")
         maintenance = Maintenance.build(

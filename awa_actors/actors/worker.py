@@ -148,6 +148,7 @@ class WorkerActor:
     async def _run(self, task_status: trio.TaskStatus[Worker]) -> None:
         boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
         listener, liveness = Listener(self.pool, "worker"), self._liveness()
+        liveness.listener = listener
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
         meters, planes = self.client.meters, Planes(self.settings.storage)
         listener.on(STORAGE_CHANNEL, planes.changed)
