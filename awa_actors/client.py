@@ -269,7 +269,7 @@ async def open_client(
         registry: what this process declares.
         settings: pool size, timeouts, pooler.
     """
-    # Imported here and not before: importing trio_asyncio changes asyncio.run for the whole process.
+    # Imported here and not before: a process that only enqueues over a bridge needs no driver and no Trio.
     from awa_actors.store.loop import open_driver_loop
     from awa_actors.store.pool import Pool
 
