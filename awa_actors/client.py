@@ -307,7 +307,7 @@ async def open_client(
         settings: pool size, timeouts, pooler.
         telemetry: where metrics and spans go, for example an :class:`awa_actors.telemetry.OpenTelemetry`.
     """
-    # Imported here and not before: importing trio_asyncio changes asyncio.run for the whole process.
+    # Imported here and not before: a process that only enqueues over a bridge needs no driver and no Trio.
     from awa_actors.store.loop import open_driver_loop
     from awa_actors.store.pool import Pool
 

@@ -19,7 +19,7 @@ import trio
 from awa_actors import config
 from awa_actors.errors import SchemaNotMigrated, StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
-from awa_actors.store.loop import run_driver
+from awa_actors.store.loop import run_driver, run_statement
 from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
 from awa_actors.store.trace import Log, close_log, open_log
@@ -47,21 +47,26 @@ class Session:
     _busy: bool = False
 
     async def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - a bound of the driver, not of the caller
-        """Await one driver operation with a deadline.
+        """Await one query of the driver with a deadline.
 
         Raises:
             StoreError: translated; the connection is marked broken where it cannot be trusted any more.
             TransientStoreError: no answer within the deadline.
 
-        Cancellation: the connection is broken afterwards.
+        Cancellation: the connection is broken afterwards, unless nothing had been sent yet.
         """
-        if self._busy:
+        try:
+            # Cancelled before it was sent: the connection stays whole.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if self._busy:
+                raise UsageError("two tasks use one connection at the same time; give each its own transaction")
+        except BaseException:
             coroutine.close()
-            raise UsageError("two tasks use one connection at the same time; give each its own transaction")
+            raise
         self._busy = True
         try:
             with trio.move_on_after(self._timeout if timeout is None else timeout):
-                return await run_driver(self._loop, coroutine, self.raw.terminate)
+                return await run_statement(self._loop, coroutine, self.raw.terminate)
             self.broken = True
             raise TransientStoreError("the database did not answer in time; try again")
         except (trio.Cancelled, KeyboardInterrupt):
@@ -235,7 +240,11 @@ class Pool:
         Cancellation: the connection comes back whole (rolled back) or is replaced; the pool never shrinks.
         """
         self._check_process()
-        async with self._permits:
+        try:
+            self._permits.acquire_nowait()  # to wait for what is there would cost a turn of the scheduler
+        except trio.WouldBlock:
+            await self._permits.acquire()
+        try:
             if self._closed:
                 raise UsageError("the client is closed; open a new one")
             session = await self._take()
@@ -245,6 +254,8 @@ class Pool:
                 if not session.raw.is_closed() and session.raw.is_in_transaction():
                     await session._roll_back()
                 self._give(session)
+        finally:
+            self._permits.release()
 
     def _check_process(self) -> None:
         """A child shares sockets and loop with its parent: one byte sent on them would garble the parent's answers."""
