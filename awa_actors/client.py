@@ -240,8 +240,7 @@ class Client(ResolvesCallbacks):
             SchemaNotMigrated, SchemaNewerThanCode: as they say.
 
         Cancellation: handlers are cancelled, what became of them is recorded in one bounded step. Leaving waits for
-        handlers:
-            one that blocks a thread holds it up.
+            handlers: one that blocks a thread holds it up.
         """
         from awa_actors.actors.worker import WorkerActor
 
