@@ -284,7 +284,9 @@ class Client(ResolvesCallbacks):
         from awa_actors.store.follow_up_plan import Specs
 
         follow_ups = FollowUpStep(RescuedFollowUps(Specs(self.registry)))
-        lanes = steps(self.pool, settings or MaintenanceSettings(), self.registry, follow_ups.told.extend, self.meters)
+        lanes = steps(
+            self.pool, settings or MaintenanceSettings(), self.registry, follow_ups.told.extend, meters=self.meters
+        )
         return await tick(self.pool, [*lanes, follow_ups], budget or Budget())
 
 
