@@ -33,7 +33,8 @@ OUTPUT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _STATUS = re.compile(r"# exit status (\d+)")
 _QUESTION = re.compile(r"awa-actors (?!--role\b|demo\b)[^|&;<>$`\n]*")
 _ROLE = re.compile(
-    r"(?P<set>(?:\w+=\S+ )*)(?:awa-actors|python -m awa_actors) (?P<options>--role (?P<role>worker|maintenance|callbacks)\b.*)"
+    r"(?P<set>(?:\w+=\S+ )*)(?:awa-actors|python -m awa_actors) "
+    r"(?P<options>--role (?P<role>worker|maintenance|callbacks)\b.*)"
 )
 STARTED = {"worker": "runs", "maintenance": "maintenance role", "callbacks": "callbacks"}
 """What a role says when it has started."""
