@@ -186,7 +186,7 @@ async def test_a_candidate_that_is_woken_during_its_look_looks_again_at_once(
     leader: Leader
 
     async def freed_meanwhile(session: Any, name: str) -> Any:
-        seen = await Election.look(election, session)
+        seen = await Election.look(election, session, name)
         await trio.sleep(0.001)
         if not election.free:
             election.free = True
