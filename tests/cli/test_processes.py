@@ -215,7 +215,7 @@ def test_maintenance_sends_no_requests_serves_none_and_declares_nothing(database
     pytest.importorskip("httpx2")
     with socket.create_server(("127.0.0.1", 0)) as function:
         (tmp_path / "pinging.py").write_text(PINGING.format(port=function.getsockname()[1]))
-        due = query(database, "SELECT id FROM awa.insert_job('ping', '{}', '{\"delay\": 0.1}')")
+        due = int(str(query(database, "SELECT id FROM awa.insert_job('ping', '{}', '{\"delay\": 0.1}')")))
         with running("--role", "maintenance", "--app", "pinging:registry", url=database, cwd=tmp_path) as maintenance:
             maintenance.says("elected")
             becomes(database, due, JobState.AVAILABLE)
