@@ -32,9 +32,11 @@ CARRY_LEASES = "SELECT awa_queue.carry_leases($1, $2)"
 PARK_READY = "SELECT awa_queue.park_ready($1, $2)"
 CARRY_BODIES = "SELECT awa_queue.carry_bodies($1, $2)"
 FORGET = "SELECT terminal, dead FROM awa_queue.forget($1, make_interval(secs => $2), make_interval(secs => $3))"
+FORGET_CANONICAL = "SELECT awa.forget_canonical($1, make_interval(secs => $2))"
 FORGET_INSTANCES = """
 DELETE FROM awa.instances i WHERE i.dead_at < clock_timestamp() - interval '1 hour'
 AND NOT EXISTS (SELECT FROM awa_queue.leases l WHERE l.instance = i.id)
+AND NOT EXISTS (SELECT FROM awa.jobs_hot h WHERE h.instance = i.id AND h.state = 'running')
 """
 END_STUCK = "SELECT awa.end_stuck_sessions(make_interval(secs => $1))"
 COMPLETED_RETENTION = "SELECT extract(epoch FROM max(completed_retention))::float8 FROM awa.queues"
@@ -132,6 +134,11 @@ async def forget(session: Session, rows: int, failed: float, dlq: float) -> int:
     """Delete up to `rows` failed, cancelled and dead jobs past their retention (seconds); returns how many."""
     row = await session.fetchrow(FORGET, rows, failed, dlq)
     return int(row["terminal"] + row["dead"])
+
+
+async def forget_canonical(session: Session, rows: int, completed: float) -> int:
+    """Delete up to `rows` completed jobs of the canonical plane past their retention (seconds); returns how many."""
+    return int(await session.fetchval(FORGET_CANONICAL, rows, completed))
 
 
 async def forget_instances(session: Session) -> None:

@@ -17,9 +17,10 @@ import attrs
 import trio
 
 from awa_actors import config
-from awa_actors.errors import StoreError, TransientStoreError, UsageError
+from awa_actors.errors import SchemaNotMigrated, StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
-from awa_actors.store.loop import run_driver
+from awa_actors.store.loop import run_driver, run_statement
+from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
 from awa_actors.store.trace import Log, close_log, open_log
 
@@ -40,26 +41,32 @@ class Session:
     _loop: Any
     _timeout: float
     pooler: bool
+    schema: QueueSchema = attrs.field(factory=QueueSchema)
     broken: bool = False
     log: Log | None = None
     _busy: bool = False
 
     async def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - a bound of the driver, not of the caller
-        """Await one driver operation with a deadline.
+        """Await one query of the driver with a deadline.
 
         Raises:
             StoreError: translated; the connection is marked broken where it cannot be trusted any more.
             TransientStoreError: no answer within the deadline.
 
-        Cancellation: the connection is broken afterwards.
+        Cancellation: the connection is broken afterwards, unless nothing had been sent yet.
         """
-        if self._busy:
+        try:
+            # Cancelled before it was sent: the connection stays whole.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if self._busy:
+                raise UsageError("two tasks use one connection at the same time; give each its own transaction")
+        except BaseException:
             coroutine.close()
-            raise UsageError("two tasks use one connection at the same time; give each its own transaction")
+            raise
         self._busy = True
         try:
             with trio.move_on_after(self._timeout if timeout is None else timeout):
-                return await run_driver(self._loop, coroutine, self.raw.terminate)
+                return await run_statement(self._loop, coroutine, self.raw.terminate)
             self.broken = True
             raise TransientStoreError("the database did not answer in time; try again")
         except (trio.Cancelled, KeyboardInterrupt):
@@ -70,6 +77,8 @@ class Session:
         except Exception as error:
             self.broken = self.broken or is_poisoned(error) or self.raw.is_closed()
             translated = translate(error)
+            if isinstance(translated, SchemaNotMigrated):
+                self.schema.forget()
             if translated is error:
                 raise
             raise translated from error
@@ -78,19 +87,19 @@ class Session:
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
         """Run a query; returns all rows."""
-        return await self.call(self.raw.fetch(sql, *args))
+        return await self.call(self.raw.fetch(self.schema.named(sql), *args))
 
     async def fetchrow(self, sql: str, *args: Any) -> Any:
         """Run a query; returns the first row or None."""
-        return await self.call(self.raw.fetchrow(sql, *args))
+        return await self.call(self.raw.fetchrow(self.schema.named(sql), *args))
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """Run a query; returns the first column of the first row or None."""
-        return await self.call(self.raw.fetchval(sql, *args))
+        return await self.call(self.raw.fetchval(self.schema.named(sql), *args))
 
     async def execute(self, sql: str, *args: Any) -> str:
         """Run a statement; returns its command tag."""
-        return await self.call(self.raw.execute(sql, *args))
+        return await self.call(self.raw.execute(self.schema.named(sql), *args))
 
     async def compute(self, asked: Callable[[], T]) -> T:
         """Run in a thread what takes its time and asks no database."""
@@ -169,6 +178,7 @@ class Pool:
     _permits: trio.Semaphore = attrs.field(
         default=attrs.Factory(lambda self: trio.Semaphore(self.settings.pool_size), takes_self=True)
     )
+    _schema: QueueSchema = attrs.field(factory=QueueSchema)
     _closed: bool = False
     _process: int = attrs.field(factory=os.getpid)
     _traced: str | None = attrs.field(
@@ -209,7 +219,23 @@ class Pool:
         except Exception as error:
             raise connect_failure(error) from error
         log = None if self._traced is None else Log(self._traced)
-        return Session(opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler, log=log)
+        waits = settings.statement_timeout + ANSWER_MARGIN
+        session = Session(opened[0], self._loop, waits, settings.pooler, self._schema, log=log)
+        return await self._knowing_its_schema(session)
+
+    async def _knowing_its_schema(self, session: Session) -> Session:
+        """Ask once per pool where the queue plane is, and again when it turned out not to be there."""
+        if not self._schema.known:
+            try:
+                await self._schema.learn(session)
+            except BaseException:
+                session.cut()
+                raise
+        return session
+
+    def forget_schema(self) -> None:
+        """The queue plane may have another schema now: ask before the next statement."""
+        self._schema.forget()
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Session]:
@@ -218,7 +244,11 @@ class Pool:
         Cancellation: the connection comes back whole (rolled back) or is replaced; the pool never shrinks.
         """
         self._check_process()
-        async with self._permits:
+        try:
+            self._permits.acquire_nowait()  # to wait for what is there would cost a turn of the scheduler
+        except trio.WouldBlock:
+            await self._permits.acquire()
+        try:
             if self._closed:
                 raise UsageError("the client is closed; open a new one")
             session = await self._take()
@@ -228,6 +258,8 @@ class Pool:
                 if not session.raw.is_closed() and session.raw.is_in_transaction():
                     await session._roll_back()
                 self._give(session)
+        finally:
+            self._permits.release()
 
     def _check_process(self) -> None:
         """A child shares sockets and loop with its parent: one byte sent on them would garble the parent's answers."""
@@ -238,7 +270,7 @@ class Pool:
         while self._idle:
             session = self._idle.pop()
             if not session.broken and not session.raw.is_closed():
-                return session
+                return await self._knowing_its_schema(session)
             session.cut()
         return await self.connect("pool")
 

@@ -18,6 +18,8 @@ SWEEP = """
 SELECT r, clock_timestamp() AS t FROM awa_queue.rescue_stale($1, $2) r
 UNION ALL SELECT r, clock_timestamp() FROM awa_queue.rescue_deadlines($1, $3, $2) r
 UNION ALL SELECT r, clock_timestamp() FROM awa_queue.rescue_callbacks($1, $2) r
+UNION ALL SELECT r, clock_timestamp() FROM awa.rescue_canonical_stale($1, $2) r
+UNION ALL SELECT r, clock_timestamp() FROM awa.rescue_canonical_deadlines($1, $3, $2) r
 """
 STEPS = {
     "stale_instance": ("rescue", "running"),
@@ -46,7 +48,7 @@ async def bury_instances(session: Session) -> list[str]:
 
 
 async def sweep(session: Session, rows: int, bound: int, margin: float) -> list[RescuedJob]:
-    """All three rescues, up to `rows` of each, in one transaction."""
+    """All rescues of both planes, up to `rows` of each, in one transaction."""
     with watched(session, "rescue", "deadline", "expire"):
         found = await session.fetch(SWEEP, rows, bound, margin)
     rescued = _rescued(found)

@@ -49,11 +49,11 @@ FAIL = f"SELECT awa.fail_external({_ID}, $2::pg_catalog.text)::pg_catalog.text"
 RETRY = f"SELECT awa.retry_external({_ID})::pg_catalog.text"
 RESUME = f"SELECT awa.resume_external({_ID}, {_JSON})::pg_catalog.text"
 HEARTBEAT = f"SELECT awa.heartbeat_callback({_ID}, $2::pg_catalog.float8)::pg_catalog.text"
-OPEN = f"SELECT awa_queue.open_callback({_ID})::pg_catalog.text"
+OPEN = f"SELECT awa.open_callback({_ID})::pg_catalog.text"
 BEGINNING = b"SELECT 1"
 """Makes a driver that begins transactions by itself begin one."""
 SAVEPOINT, KEEP, UNDO = "SAVEPOINT resolution", "RELEASE SAVEPOINT resolution", "ROLLBACK TO SAVEPOINT resolution"
-ALONE = "SELECT awa_queue.unless_followed(({})::pg_catalog.jsonb, ${}::pg_catalog.text[])::pg_catalog.text"
+ALONE = "SELECT awa.unless_followed(({})::pg_catalog.jsonb, ${}::pg_catalog.text[])::pg_catalog.text"
 
 
 class Statements(Protocol):

@@ -18,6 +18,8 @@ SELECT w.job_id FROM (
     UNION ALL SELECT d.job_id FROM awa_queue.deferred_jobs d WHERE d.queue = $1
     UNION ALL SELECT l.job_id FROM awa_queue.leases l JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id
               WHERE l.state = 'waiting_external' AND b.queue = $1
+    UNION ALL SELECT h.job_id FROM awa.jobs_hot h WHERE h.queue = $1 AND h.state IN ('available', 'waiting_external')
+    UNION ALL SELECT s.job_id FROM awa.scheduled_jobs s WHERE s.queue = $1
 ) w WHERE w.job_id <= $2 AND NOT w.job_id = ANY ($3) LIMIT $4
 """
 CANCEL_WAITING = "SELECT j::text AS job, clock_timestamp() AS t FROM awa_queue.cancel_waiting($1, $2) j"

@@ -57,6 +57,8 @@ BEGIN
         PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
     END LOOP;
     SELECT x.run_at INTO next_due FROM awa_queue.deferred_jobs x ORDER BY x.run_at LIMIT 1;
+    SELECT promote.moved + c.moved, promote.failed + c.failed, least(promote.next_due, c.next_due) INTO moved, failed, next_due
+    FROM awa.promote_canonical(p_rows) c;
 END $$;
 
 -- The same for the log of a run: says of each job where it came from and where it went. One call, as ever: a client that freezes
