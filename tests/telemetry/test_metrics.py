@@ -108,7 +108,7 @@ async def test_what_the_leader_counts_and_does_is_shown_while_it_leads(
 
         async def counted() -> bool:
             depth = observatory.values("awa.queue.depth")
-            return depth.get(("elsewhere", "available")) == 1 and depth.get(("tasks", "failed")) == 1
+            return bool(depth.get(("elsewhere", "available")) == 1 and depth.get(("tasks", "failed")) == 1)
 
         await until(counted)
         assert observatory.values("awa.maintenance.leader") == {(): 1}
