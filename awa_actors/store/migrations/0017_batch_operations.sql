@@ -95,7 +95,6 @@ $$;
 CREATE FUNCTION awa_queue.change_in_place(p_jobs bigint[], p_queue text, p_priority smallint) RETURNS bigint[] LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_rslot    smallint := awa_queue.current_slot('ready');
     v_ready    bigint[];
     v_slots    smallint[];
     v_parked   bigint[];
@@ -113,19 +112,16 @@ BEGIN
         RETURNING r.job_id, r.slot
     )
     SELECT array_agg(c.job_id), array_agg(c.slot) INTO v_ready, v_slots FROM changed c;
-    -- Those of a paused queue go back to the ring: if their queue is paused, too, hygiene parks them again.
-    WITH taken AS (
-        DELETE FROM awa_queue.parked_ready r USING unnest(p_jobs) AS i (id) CROSS JOIN LATERAL (
+    WITH changed AS (
+        UPDATE awa_queue.parked_ready r SET queue = coalesce(p_queue, r.queue), priority = coalesce(p_priority, r.priority),
+               shard = CASE WHEN p_queue <> r.queue THEN 0 ELSE r.shard END
+        FROM unnest(p_jobs) AS i (id) CROSS JOIN LATERAL (
             SELECT x.queue, x.priority, x.shard, coalesce(x.pos, x.job_id) AS pos FROM awa_queue.bodies x WHERE x.job_id = i.id OFFSET 0) b
         WHERE r.queue = b.queue AND r.priority = b.priority AND r.shard = b.shard AND r.pos = b.pos AND r.job_id = i.id
           AND (r.queue <> coalesce(p_queue, r.queue) OR r.priority <> coalesce(p_priority, r.priority))
-        RETURNING r.*
-    ), placed AS (
-        INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
-        SELECT v_rslot, coalesce(p_priority, t.priority), CASE WHEN p_queue <> t.queue THEN 0 ELSE t.shard END, t.slot, t.attempt, t.pos,
-               t.job_id, t.run_lease, t.ready_at, coalesce(p_queue, t.queue) FROM taken t RETURNING job_id, slot
+        RETURNING r.job_id, r.slot
     )
-    SELECT array_agg(c.job_id), array_agg(c.slot) INTO v_parked, v_pslots FROM placed c;
+    SELECT array_agg(c.job_id), array_agg(c.slot) INTO v_parked, v_pslots FROM changed c;
     v_ready := v_ready || v_parked;
     v_slots := v_slots || v_pslots;
     -- A new statement: what a carry re-addressed while the first one waited is visible now.
