@@ -14,15 +14,10 @@ SELECT q.queue, q.available, q.running, q.scheduled, q.retryable, q.waiting_exte
 FROM awa.queue_stats q ORDER BY q.queue
 """
 STORAGE = """
-SELECT state, current_engine, pg_catalog.to_regclass('awa.jobs_hot') IS NOT NULL AS has_canonical
+SELECT state, current_engine, pg_catalog.to_regprocedure('awa.canonical_live_backlog()') IS NOT NULL AS has_canonical
 FROM awa.storage_transition_state
 """
-# Bounded: beyond that it does not matter how much there is.
-CANONICAL_BACKLOG = """
-SELECT (SELECT count(*) FROM (SELECT FROM awa.jobs_hot j WHERE j.state::pg_catalog.text IN
-           ('scheduled', 'available', 'running', 'retryable', 'waiting_external') LIMIT 1000000) h)
-     + (SELECT count(*) FROM (SELECT FROM awa.scheduled_jobs LIMIT 1000000) s)
-"""
+CANONICAL_BACKLOG = "SELECT awa.canonical_live_backlog()"
 STATES = ("available", "running", "scheduled", "retryable", "waiting_external", "failed", "cancelled")
 
 EXACT_BYTES = 4 * 1024 * 1024

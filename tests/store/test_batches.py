@@ -233,6 +233,43 @@ def test_the_workers_of_the_other_queue_are_woken(plane: Plane, other: Plane) ->
     assert [notice.channel for notice in other.connection.notifies(timeout=5.0, stop_after=1)] == ["awa:b"]
 
 
+CANONICAL = """
+CREATE TABLE IF NOT EXISTS awa.jobs_hot (LIKE awa_queue.deferred_jobs INCLUDING DEFAULTS, pos bigint NOT NULL,
+    ready_at timestamptz NOT NULL, deadline_at timestamptz, PRIMARY KEY (job_id));
+CREATE TABLE IF NOT EXISTS awa.scheduled_jobs (LIKE awa_queue.deferred_jobs INCLUDING ALL)
+"""
+"""The other plane, where a database has it."""
+CANONICAL_JOB = """
+INSERT INTO awa.jobs_hot (job_id, kind, queue, state, args, priority, max_attempts, run_at, created_at, pos, ready_at)
+VALUES (nextval('awa.job_id_seq'), 'email', 'old', 'available', '{}', 2, 25, now(), now(), 7, now()) RETURNING job_id
+"""
+CANONICAL_LATER = """
+INSERT INTO awa.scheduled_jobs (job_id, kind, queue, state, args, priority, max_attempts, run_at, created_at)
+VALUES (nextval('awa.job_id_seq'), 'email', 'old', 'scheduled', '{}', 2, 25, now(), now()) RETURNING job_id
+"""
+
+
+def test_jobs_of_the_canonical_plane_are_changed_too(plane: Plane) -> None:
+    plane.rows(CANONICAL)
+    waiting = [plane.value(CANONICAL_JOB) for _ in range(3)]
+    running = plane.value(CANONICAL_JOB)
+    plane.rows("UPDATE awa.jobs_hot SET state = 'running' WHERE job_id = %s", running)
+    later, (here,) = plane.value(CANONICAL_LATER), plane.insert(1, "old")
+    submit(plane, {"queue": "old", "kind": "email"}, queue="new", priority=4)
+    assert sum(run(plane, 2)) == 5
+    told = "SELECT queue, priority, pos, metadata FROM awa.jobs_hot WHERE job_id = %s"
+    for job_id in waiting:
+        assert plane.row(told, job_id) == {
+            "queue": "new",
+            "priority": 4,
+            "pos": 7,
+            "metadata": {"_awa_original_queue": "old", "_awa_original_priority": 2},
+        }
+    assert plane.row(told, running)["queue"] == "old"
+    assert plane.value("SELECT queue FROM awa.scheduled_jobs WHERE job_id = %s", later) == "new"
+    assert plane.claim(1, "new").ids == [here]
+
+
 @pytest.mark.slow
 def test_jobs_that_move_while_they_are_claimed_each_run_once(sessions: Callable[[], Plane]) -> None:
     """Movers, claimers, promotion and carrying of bodies at the same jobs: every job ends once, wherever it was."""

@@ -27,10 +27,21 @@ CREATE TABLE awa.batch_operations (
 );
 CREATE INDEX batch_operations_open ON awa.batch_operations (id) WHERE state IN ('pending', 'running');
 
--- Where ids of jobs that may wait begin: the lowest there is.
-CREATE FUNCTION awa.lowest_job() RETURNS bigint LANGUAGE sql STABLE SET search_path = pg_catalog SET enable_seqscan = off AS $$
-    SELECT coalesce(least((SELECT min(b.job_id) FROM awa_queue.bodies b), (SELECT min(d.job_id) FROM awa_queue.deferred_jobs d)), 1)
+-- Whether there is a canonical plane. Its tables are named in branches that are not taken (and so not planned) without it.
+CREATE FUNCTION awa.has_canonical() RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
+    SELECT to_regclass('awa.jobs_hot') IS NOT NULL
 $$;
+
+-- Where ids of jobs that may wait begin: the lowest there is.
+CREATE FUNCTION awa.lowest_job() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE v_id bigint;
+BEGIN
+    v_id := least((SELECT min(b.job_id) FROM awa_queue.bodies b), (SELECT min(d.job_id) FROM awa_queue.deferred_jobs d));
+    IF awa.has_canonical() THEN
+        v_id := least(v_id, (SELECT min(h.job_id) FROM awa.jobs_hot h), (SELECT min(s.job_id) FROM awa.scheduled_jobs s));
+    END IF;
+    RETURN coalesce(v_id, 1);
+END $$;
 
 -- The next page of waiting jobs (available, parked with their queue, scheduled, retryable) that match a filter and are not yet as
 -- wanted: passes over at most p_rows rows of each place, whether they match or not. `reached` is the id it looked up to.
@@ -39,7 +50,8 @@ CREATE FUNCTION awa.waiting_page(
 ) LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_ids   bigint[];
+    v_met   bigint[];
+    v_all   bigint[];
     v_kind  text := p_filter ->> 'kind';
     v_queue text := p_filter ->> 'queue';
     v_tag   text := p_filter ->> 'tag';
@@ -47,24 +59,33 @@ DECLARE
     v_since timestamptz := p_filter ->> 'since';
     v_until timestamptz := p_filter ->> 'until';
 BEGIN
+    reached := p_upto;
     IF p_filter ? 'ids' THEN
-        SELECT array_agg(n.id ORDER BY n.id) INTO v_ids FROM (
-            SELECT DISTINCT e.id::bigint AS id FROM jsonb_array_elements_text(p_filter -> 'ids') AS e (id)
-            WHERE e.id::bigint > p_after AND e.id::bigint <= p_upto ORDER BY 1 LIMIT p_rows) n;
-        reached := CASE WHEN cardinality(v_ids) = p_rows THEN v_ids[p_rows] ELSE p_upto END;
+        v_all := ARRAY(SELECT DISTINCT e.id::bigint AS id FROM jsonb_array_elements_text(p_filter -> 'ids') AS e (id)
+                       WHERE e.id::bigint > p_after AND e.id::bigint <= p_upto ORDER BY id LIMIT p_rows);
+        reached := least(reached, v_all[p_rows]);
     ELSE
-        -- A place that gave as many rows as were asked for says nothing of what lies beyond its last one.
-        WITH met AS MATERIALIZED (
-            (SELECT 1 AS place, b.job_id FROM awa_queue.bodies b WHERE b.job_id > p_after AND b.job_id <= p_upto ORDER BY b.job_id LIMIT p_rows)
-            UNION ALL (SELECT 2, d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id > p_after AND d.job_id <= p_upto
-             ORDER BY d.job_id LIMIT p_rows)
-        ), looked AS MATERIALIZED (
-            SELECT coalesce(min(f.last), p_upto) AS up_to
-            FROM (SELECT max(m.job_id) AS last FROM met m GROUP BY m.place HAVING count(*) = p_rows) f
-        )
-        SELECT l.up_to, ARRAY(SELECT DISTINCT m.job_id FROM met m WHERE m.job_id <= l.up_to) INTO reached, v_ids FROM looked l;
+        -- A place that gave as many rows as were asked for says nothing of what lies beyond its last one; without one this is NULL.
+        v_all := ARRAY(SELECT b.job_id FROM awa_queue.bodies b WHERE b.job_id > p_after AND b.job_id <= p_upto
+                       ORDER BY b.job_id LIMIT p_rows);
+        reached := least(reached, v_all[p_rows]);
+        v_met := ARRAY(SELECT d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id > p_after AND d.job_id <= p_upto
+                       ORDER BY d.job_id LIMIT p_rows);
+        reached := least(reached, v_met[p_rows]);
+        v_all := v_all || v_met;
+        IF awa.has_canonical() THEN
+            v_met := ARRAY(SELECT h.job_id FROM awa.jobs_hot h WHERE h.job_id > p_after AND h.job_id <= p_upto
+                           ORDER BY h.job_id LIMIT p_rows);
+            reached := least(reached, v_met[p_rows]);
+            v_all := v_all || v_met;
+            v_met := ARRAY(SELECT s.job_id FROM awa.scheduled_jobs s WHERE s.job_id > p_after AND s.job_id <= p_upto
+                           ORDER BY s.job_id LIMIT p_rows);
+            reached := least(reached, v_met[p_rows]);
+            v_all := v_all || v_met;
+        END IF;
+        v_all := ARRAY(SELECT DISTINCT i.id FROM unnest(v_all) AS i (id) WHERE i.id <= reached);
     END IF;
-    SELECT array_agg(i.id ORDER BY i.id) INTO ids FROM unnest(v_ids) AS i (id) CROSS JOIN LATERAL (
+    SELECT array_agg(i.id ORDER BY i.id) INTO ids FROM unnest(v_all) AS i (id) CROSS JOIN LATERAL (
         SELECT FROM (
             SELECT b.kind, b.queue, b.priority, b.tags, b.created_at, 'available'::awa.job_state AS state
             FROM awa_queue.bodies b WHERE b.job_id = i.id AND (
@@ -80,6 +101,21 @@ BEGIN
           AND (v_until IS NULL OR w.created_at < v_until)
           AND (w.queue <> coalesce(p_queue, w.queue) OR w.priority <> coalesce(p_priority, w.priority))
         LIMIT 1) found;
+    IF awa.has_canonical() THEN
+        SELECT array_agg(a.id ORDER BY a.id) INTO ids FROM (
+            SELECT unnest(ids) AS id
+            UNION
+            SELECT i.id FROM unnest(v_all) AS i (id) CROSS JOIN LATERAL (
+                SELECT h.kind, h.queue, h.priority, h.tags, h.created_at, h.state FROM awa.jobs_hot h
+                WHERE h.job_id = i.id AND h.state = 'available'
+                UNION ALL
+                SELECT s.kind, s.queue, s.priority, s.tags, s.created_at, s.state FROM awa.scheduled_jobs s WHERE s.job_id = i.id
+            ) w
+            WHERE (v_kind IS NULL OR w.kind = v_kind) AND (v_queue IS NULL OR w.queue = v_queue)
+              AND (v_tag IS NULL OR v_tag = ANY (w.tags)) AND (v_state IS NULL OR w.state = v_state)
+              AND (v_since IS NULL OR w.created_at >= v_since) AND (v_until IS NULL OR w.created_at < v_until)
+              AND (w.queue <> coalesce(p_queue, w.queue) OR w.priority <> coalesce(p_priority, w.priority))) a;
+    END IF;
 END $$;
 
 -- What a job was before it was changed, for its metadata: an earlier note of it stays.
@@ -90,7 +126,7 @@ RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path = pg_catalog AS $$
         || coalesce(p_metadata, '{}')
 $$;
 
--- Change jobs that wait in the queue plane, where they are: each keeps its position and its age. In another queue they are in shard 0:
+-- Change jobs that wait, where they are: each keeps its position and its age. In another queue they are in shard 0:
 -- it may have fewer shards, and every queue has this one. Returns the jobs that were changed. Locks in the order of the ids.
 CREATE FUNCTION awa_queue.change_in_place(p_jobs bigint[], p_queue text, p_priority smallint) RETURNS bigint[] LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -142,13 +178,33 @@ BEGIN
         RETURNING d.job_id
     )
     SELECT array_agg(c.job_id) INTO v_deferred FROM changed c;
+    IF awa.has_canonical() THEN
+        WITH changed AS (
+            UPDATE awa.jobs_hot h SET queue = coalesce(p_queue, h.queue), priority = coalesce(p_priority, h.priority),
+                   shard = CASE WHEN p_queue <> h.queue THEN 0 ELSE h.shard END,
+                   metadata = awa_queue.originally(h.metadata, h.queue, p_queue, h.priority, p_priority)
+            FROM unnest(p_jobs) AS i (id) WHERE h.job_id = i.id AND h.state = 'available'
+              AND (h.queue <> coalesce(p_queue, h.queue) OR h.priority <> coalesce(p_priority, h.priority))
+            RETURNING h.job_id
+        )
+        SELECT v_ready || array_agg(c.job_id) INTO v_ready FROM changed c;
+        WITH changed AS (
+            UPDATE awa.scheduled_jobs s SET queue = coalesce(p_queue, s.queue), priority = coalesce(p_priority, s.priority),
+                   shard = CASE WHEN p_queue <> s.queue THEN 0 ELSE s.shard END,
+                   metadata = awa_queue.originally(s.metadata, s.queue, p_queue, s.priority, p_priority)
+            FROM unnest(p_jobs) AS i (id) WHERE s.job_id = i.id
+              AND (s.queue <> coalesce(p_queue, s.queue) OR s.priority <> coalesce(p_priority, s.priority))
+            RETURNING s.job_id
+        )
+        SELECT v_deferred || array_agg(c.job_id) INTO v_deferred FROM changed c;
+    END IF;
     IF p_queue IS NOT NULL AND v_ready IS NOT NULL THEN
         PERFORM awa.wake(p_queue, awa.queue_channel(p_queue));
     END IF;
     RETURN coalesce(v_ready || v_deferred, v_ready, v_deferred, '{}');
 END $$;
 
--- Change one waiting job, whichever plane it is in. False: it does not wait any more, or is already as wanted.
+-- Change one waiting job. False: it does not wait any more, or is already as wanted.
 CREATE FUNCTION awa.change_waiting(p_job bigint, p_queue text, p_priority smallint) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE v record; j awa_queue.deferred_jobs;
@@ -158,7 +214,7 @@ BEGIN
     ELSIF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job) THEN
         RETURN false; -- it runs, or waits for its callback
     END IF;
-    -- It moved while we looked, or it is elsewhere: take it out and put it in again.
+    -- It moved while we looked: take it out of wherever it is, and put it in again.
     SELECT * INTO v FROM awa_queue.pull(p_job, false);
     j := v.job;
     IF v.came_from IS NULL THEN
