@@ -1,4 +1,4 @@
-"""An application that sets OpenTelemetry's global providers, as `opentelemetry-instrument` does: metrics to its output."""
+"""An application that sets the global providers, as `opentelemetry-instrument` does: metrics go to its output."""
 
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
