@@ -166,16 +166,24 @@ class Client(ResolvesCallbacks):
     admin: Admin
     meters: Meters = attrs.field(factory=Meters)
 
-    async def migrate(self, to: int | None = None) -> list[Migration]:
+    async def migrate(self, to: int | None = None, *, storage: str | None = None) -> list[Migration]:
         """Bring the database's schema up to this release (or to version `to`); returns the steps that were applied.
+
+        Args:
+            to: stop at this version.
+            storage: ``canonical`` begins a fresh database on the canonical plane, to rehearse a transition.
 
         Raises:
             SchemaNewerThanCode: the database knows steps that this release does not.
+            UsageError: the database is not fresh, so that it cannot begin anywhere.
         """
-        from awa_actors.store.migrate import migrate
+        from awa_actors.store.migrate import migrate, start_canonical
 
         async with self.pool.acquire() as session:
-            return await migrate(session, to)
+            applied = await migrate(session, to)
+            if storage == "canonical":
+                await start_canonical(session)
+            return applied
 
     async def insert(self, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
         """Insert one job, committed when this returns.
@@ -246,8 +254,7 @@ class Client(ResolvesCallbacks):
             SchemaNotMigrated, SchemaNewerThanCode: as they say.
 
         Cancellation: handlers are cancelled, what became of them is recorded in one bounded step. Leaving waits for
-        handlers:
-            one that blocks a thread holds it up.
+            handlers: one that blocks a thread holds it up.
         """
         from awa_actors.actors.worker import WorkerActor
 
@@ -291,7 +298,9 @@ class Client(ResolvesCallbacks):
         from awa_actors.store.follow_up_plan import Specs
 
         follow_ups = FollowUpStep(RescuedFollowUps(Specs(self.registry)))
-        lanes = steps(self.pool, settings or MaintenanceSettings(), self.registry, follow_ups.told.extend, self.meters)
+        lanes = steps(
+            self.pool, settings or MaintenanceSettings(), self.registry, follow_ups.told.extend, meters=self.meters
+        )
         return await tick(self.pool, [*lanes, follow_ups], budget or Budget())
 
 
@@ -313,7 +322,7 @@ async def open_client(
         settings: pool size, timeouts, pooler.
         telemetry: where metrics and spans go, for example an :class:`awa_actors.telemetry.OpenTelemetry`.
     """
-    # Imported here and not before: importing trio_asyncio changes asyncio.run for the whole process.
+    # Imported here and not before: a process that only enqueues over a bridge needs no driver and no Trio.
     from awa_actors.store.loop import open_driver_loop
     from awa_actors.store.pool import Pool
 

@@ -20,6 +20,7 @@ from awa_actors.store.claim import Claim, Claimed, claim
 from awa_actors.store.connection import OwnConnection
 from awa_actors.store.held import held
 from awa_actors.store.overrides import Overrides
+from awa_actors.store.planes import Planes
 from awa_actors.store.queues import mark_asleep
 from awa_actors.store.settle import settle
 
@@ -68,6 +69,7 @@ class Dispatcher:
     connection: OwnConnection
     runner: Runner
     listens: bool
+    planes: Planes = attrs.field(factory=Planes.settled)
     meters: Meters = attrs.field(factory=Meters)
     free: int = attrs.field(init=False)
     _ahead: deque[tuple[Claimed, Claim]] = attrs.field(factory=deque, init=False)
@@ -236,6 +238,8 @@ class Dispatcher:
 
     async def _take(self, wanted: int) -> int:
         session, instance = await self.connection.session(), self.runner.instance()
+        if not self.planes.finalized:
+            await self.planes.refresh(session)
         self._in_doubt, sent = instance, trio.current_time()
         taken = await claim(
             session,
@@ -246,6 +250,7 @@ class Dispatcher:
             aging=self.queue.priority_aging,
             deadline=self.queue.deadline,
             hints=self._hints,
+            planes=self.planes.claim_from,
         )
         self._in_doubt, now = None, trio.current_time()
         woken_for = None if self._notified_at is None else now - self._notified_at

@@ -65,6 +65,7 @@ class Hygiene:
         if slow:
             self._slow_at = time.monotonic()
             done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
+            done += await hygiene.forget_canonical(session, rows, self.settings.completed_retention)
             await hygiene.forget_instances(session)
             await descriptors.forget(session, self.settings.descriptor_retention)
             await hygiene.end_stuck_sessions(session, self.settings.stuck_session)

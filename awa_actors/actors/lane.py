@@ -30,12 +30,14 @@ class StepReport:
         more: there is more to do right now.
         wait: seconds until the next pass is useful, if sooner than the interval.
         blocked: what keeps it from doing its work, in words, or None.
+        over: there will never be anything to do again.
     """
 
     done: int = 0
     more: bool = False
     wait: float | None = None
     blocked: str | None = None
+    over: bool = False
 
 
 class Step(Protocol):
@@ -59,6 +61,7 @@ class LaneHealth:
     passes: int = 0
     done: int = 0
     began: float | None = None
+    over: bool = False
 
     def describe(self, interval: float) -> dict[str, Any]:
         """As published: ages in seconds."""
@@ -110,7 +113,7 @@ class Lane:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until cancelled.
+        """Run until cancelled, or until there is nothing left to do for good.
 
         Raises:
             LaneDown: a vital lane kept failing.
@@ -118,7 +121,7 @@ class Lane:
         Cancellation: a pass is one transaction per statement; cancelled between them nothing has half happened.
         """
         async with OwnConnection(self.pool, f"{self.role} {self.step.name}") as connection:
-            while True:
+            while not self.health.over:
                 self._wake = trio.Event()
                 await self._rest(await self._pass(connection))
 
@@ -138,8 +141,9 @@ class Lane:
         self.health.failures, self.health.last_error = 0, None
         self.health.last_success, self.health.blocked = trio.current_time(), report.blocked
         self.health.done += report.done
+        self.health.over = report.over
         self._tell(began, report.done, None)
-        if report.more:
+        if report.more or report.over:
             return 0.0
         rest = self.step.interval if report.wait is None else min(self.step.interval, max(0.0, report.wait))
         return max(rest, DUTY * (trio.current_time() - began) if report.wait is None else 0.0)

@@ -16,10 +16,12 @@ from awa_actors.actors.maintenance import Maintenance
 from awa_actors.actors.meters import Meters, vital_gauges
 from awa_actors.actors.observers import Observers
 from awa_actors.config import MaintenanceSettings, WorkerSettings
+from awa_actors.core.channels import STORAGE_CHANNEL
 from awa_actors.errors import StoreError
 from awa_actors.registry import Registry
 from awa_actors.store.follow_up_plan import Specs
 from awa_actors.store.migrate import check
+from awa_actors.store.planes import Planes
 from awa_actors.store.pool import Pool
 
 logger = logging.getLogger("awa_actors.maintenance")
@@ -51,11 +53,14 @@ class MaintenanceRole:
         liveness = LivenessActor(
             self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {}
         )  # fmt: skip
+        liveness.listener = listener
+        planes = Planes(self.life.storage)
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "maintenance")
         maintenance = Maintenance.build(
-            self.pool, self.registry, self.settings, liveness, listener, follow_ups, observers, self.meters
+            self.pool, self.registry, self.settings, liveness, listener, follow_ups, observers, planes, self.meters
         )
-        liveness.describe = maintenance.describe
+        liveness.describe, liveness.look = maintenance.describe, planes.refresh
+        listener.on(STORAGE_CHANNEL, planes.changed)
         logger.info("maintenance role: keeps the database moving, never claims or runs a job")
         try:
             with self.meters.watching(vital_gauges(liveness, follow_ups)):

@@ -30,7 +30,7 @@ from awa_actors.actors.observers import Observers
 from awa_actors.actors.recorder import MAILBOX, Recorder
 from awa_actors.actors.tuning import Tuning
 from awa_actors.config import MaintenanceSettings, QueueConfig, WorkerSettings
-from awa_actors.core.channels import CALLBACK_CHANNEL, queue_channel
+from awa_actors.core.channels import CALLBACK_CHANNEL, STORAGE_CHANNEL, queue_channel
 from awa_actors.core.leaves import sole_leaf
 from awa_actors.core.metrics import QUEUE
 from awa_actors.core.outcome import Cause
@@ -39,6 +39,7 @@ from awa_actors.registry import Registry
 from awa_actors.store.connection import OwnConnection
 from awa_actors.store.follow_up_plan import Specs
 from awa_actors.store.migrate import check
+from awa_actors.store.planes import Planes
 from awa_actors.store.pool import Pool
 from awa_actors.store.settle import release_instance
 
@@ -147,15 +148,21 @@ class WorkerActor:
     async def _run(self, task_status: trio.TaskStatus[Worker]) -> None:
         boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
         listener, liveness = Listener(self.pool, "worker"), self._liveness()
+        liveness.listener = listener
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
-        meters = self.client.meters
-        liveness.describe = lambda: ({}, {**follow_ups.describe(), "totals": meters.describe()})
+        meters, planes = self.client.meters, Planes(self.settings.storage)
+        listener.on(STORAGE_CHANNEL, planes.changed)
+        liveness.look = planes.refresh
+        liveness.describe = lambda: (
+            {},
+            {**planes.describe(), **follow_ups.describe(), "totals": meters.describe()},
+        )
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
         recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None
         if self.maintenance is not None:
             maintenance = Maintenance.build(
-                self.pool, self.registry, self.maintenance, liveness, listener, follow_ups, observers, meters
+                self.pool, self.registry, self.maintenance, liveness, listener, follow_ups, observers, planes, meters
             )
         handle = Worker(tuple(queue.name for queue in self.queues), maintenance, liveness)
         last_to_go = trio.CancelScope()
@@ -168,7 +175,7 @@ class WorkerActor:
                     try:
                         async with trio.open_nursery() as attempts:
                             handle._crew = self._crew(handle, boxes, observers, attempts)
-                            await self._dispatch(handle, handle._crew, listener, services, task_status)
+                            await self._dispatch(handle, handle._crew, listener, planes, services, task_status)
                         await self._flush(boxes, observers, recorders)
                     except BaseException:
                         with trio.move_on_after(self.settings.shutdown_write / 2, shield=True):
@@ -237,6 +244,7 @@ class WorkerActor:
         handle: Worker,
         crew: Crew,
         listener: Listener,
+        planes: Planes,
         services: trio.Nursery,
         task_status: trio.TaskStatus[Worker],
     ) -> None:
@@ -247,7 +255,12 @@ class WorkerActor:
         listener.on_payload(CALLBACK_CHANNEL, crew.callbacks.wake)
         dispatchers = [
             Dispatcher(
-                queue, self._own(f"dispatcher {queue.name}"[:40]), crew, self.pool.settings.listens, self.client.meters
+                queue,
+                self._own(f"dispatcher {queue.name}"[:40]),
+                crew,
+                self.pool.settings.listens,
+                planes,
+                self.client.meters,
             )
             for queue in self.queues
         ]

@@ -149,6 +149,14 @@ BEGIN
              AND (p_kind IS NULL OR t.kind = p_kind) AND (p_queue IS NULL OR t.queue = p_queue)
              AND (p_tag IS NULL OR p_tag = ANY (t.tags)) AND (p_since IS NULL OR t.created_at >= p_since)
              AND (p_until IS NULL OR t.created_at < p_until) ORDER BY t.job_id DESC LIMIT v_step)
+            UNION ALL (SELECT 4, h.job_id FROM awa.jobs_hot h WHERE h.job_id < v_below AND (p_state IS NULL OR h.state = p_state)
+             AND (p_kind IS NULL OR h.kind = p_kind) AND (p_queue IS NULL OR h.queue = p_queue)
+             AND (p_tag IS NULL OR p_tag = ANY (h.tags)) AND (p_since IS NULL OR h.created_at >= p_since)
+             AND (p_until IS NULL OR h.created_at < p_until) ORDER BY h.job_id DESC LIMIT v_step)
+            UNION ALL (SELECT 5, s.job_id FROM awa.scheduled_jobs s WHERE s.job_id < v_below AND (p_state IS NULL OR s.state = p_state)
+             AND (p_kind IS NULL OR s.kind = p_kind) AND (p_queue IS NULL OR s.queue = p_queue)
+             AND (p_tag IS NULL OR p_tag = ANY (s.tags)) AND (p_since IS NULL OR s.created_at >= p_since)
+             AND (p_until IS NULL OR s.created_at < p_until) ORDER BY s.job_id DESC LIMIT v_step)
         ), looked AS MATERIALIZED (
             SELECT max(f.last) AS down_to FROM (SELECT min(m.job_id) AS last FROM met m GROUP BY m.place HAVING count(*) = v_step) f
         )
