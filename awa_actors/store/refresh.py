@@ -13,10 +13,7 @@ SELECT q.queue, q.available, q.running, q.scheduled, q.retryable, q.waiting_exte
        q.dead_letters, greatest(0, extract(epoch FROM q.refreshed_at - q.oldest_ready_at))::float8 AS lag
 FROM awa.queue_stats q ORDER BY q.queue
 """
-STORAGE = """
-SELECT state, current_engine, pg_catalog.to_regprocedure('awa.canonical_live_backlog()') IS NOT NULL AS has_canonical
-FROM awa.storage_transition_state
-"""
+STORAGE = "SELECT state, current_engine FROM awa.storage_transition_state"
 CANONICAL_BACKLOG = "SELECT awa.canonical_live_backlog()"
 STATES = ("available", "running", "scheduled", "retryable", "waiting_external", "failed", "cancelled")
 
@@ -50,7 +47,7 @@ async def counted(session: Session) -> Counted:
     rows = await session.fetch(COUNTED)
     storage = await session.fetchrow(STORAGE)
     backlog: int | None = None
-    if storage["has_canonical"] and storage["state"] != "active":
+    if storage["state"] != "active":
         backlog = await session.fetchval(CANONICAL_BACKLOG)
     return Counted(
         [(row["queue"], state, row[state]) for row in rows for state in STATES],

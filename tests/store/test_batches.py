@@ -233,12 +233,6 @@ def test_the_workers_of_the_other_queue_are_woken(plane: Plane, other: Plane) ->
     assert [notice.channel for notice in other.connection.notifies(timeout=5.0, stop_after=1)] == ["awa:b"]
 
 
-CANONICAL = """
-CREATE TABLE IF NOT EXISTS awa.jobs_hot (LIKE awa_queue.deferred_jobs INCLUDING DEFAULTS, pos bigint NOT NULL,
-    ready_at timestamptz NOT NULL, deadline_at timestamptz, PRIMARY KEY (job_id));
-CREATE TABLE IF NOT EXISTS awa.scheduled_jobs (LIKE awa_queue.deferred_jobs INCLUDING ALL)
-"""
-"""The other plane, where a database has it."""
 CANONICAL_JOB = """
 INSERT INTO awa.jobs_hot (job_id, kind, queue, state, args, priority, max_attempts, run_at, created_at, pos, ready_at)
 VALUES (nextval('awa.job_id_seq'), 'email', 'old', 'available', '{}', 2, 25, now(), now(), 7, now()) RETURNING job_id
@@ -250,7 +244,6 @@ VALUES (nextval('awa.job_id_seq'), 'email', 'old', 'scheduled', '{}', 2, 25, now
 
 
 def test_jobs_of_the_canonical_plane_are_changed_too(plane: Plane) -> None:
-    plane.rows(CANONICAL)
     waiting = [plane.value(CANONICAL_JOB) for _ in range(3)]
     running = plane.value(CANONICAL_JOB)
     plane.rows("UPDATE awa.jobs_hot SET state = 'running' WHERE job_id = %s", running)

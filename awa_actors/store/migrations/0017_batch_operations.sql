@@ -27,21 +27,11 @@ CREATE TABLE awa.batch_operations (
 );
 CREATE INDEX batch_operations_open ON awa.batch_operations (id) WHERE state IN ('pending', 'running');
 
--- Whether there is a canonical plane. Its tables are named in branches that are not taken (and so not planned) without it.
-CREATE FUNCTION awa.has_canonical() RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
-    SELECT to_regclass('awa.jobs_hot') IS NOT NULL
-$$;
-
 -- Where ids of jobs that may wait begin: the lowest there is.
-CREATE FUNCTION awa.lowest_job() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog SET enable_seqscan = off AS $$
-DECLARE v_id bigint;
-BEGIN
-    v_id := least((SELECT min(b.job_id) FROM awa_queue.bodies b), (SELECT min(d.job_id) FROM awa_queue.deferred_jobs d));
-    IF awa.has_canonical() THEN
-        v_id := least(v_id, (SELECT min(h.job_id) FROM awa.jobs_hot h), (SELECT min(s.job_id) FROM awa.scheduled_jobs s));
-    END IF;
-    RETURN coalesce(v_id, 1);
-END $$;
+CREATE FUNCTION awa.lowest_job() RETURNS bigint LANGUAGE sql STABLE SET search_path = pg_catalog SET enable_seqscan = off AS $$
+    SELECT coalesce(least((SELECT min(b.job_id) FROM awa_queue.bodies b), (SELECT min(d.job_id) FROM awa_queue.deferred_jobs d),
+                          (SELECT min(h.job_id) FROM awa.jobs_hot h), (SELECT min(s.job_id) FROM awa.scheduled_jobs s)), 1)
+$$;
 
 -- The next page of waiting jobs (available, parked with their queue, scheduled, retryable) that match a filter and are not yet as
 -- wanted: passes over at most p_rows rows of each place, whether they match or not. `reached` is the id it looked up to.
@@ -73,16 +63,14 @@ BEGIN
                        ORDER BY d.job_id LIMIT p_rows);
         reached := least(reached, v_met[p_rows]);
         v_all := v_all || v_met;
-        IF awa.has_canonical() THEN
-            v_met := ARRAY(SELECT h.job_id FROM awa.jobs_hot h WHERE h.job_id > p_after AND h.job_id <= p_upto
-                           ORDER BY h.job_id LIMIT p_rows);
-            reached := least(reached, v_met[p_rows]);
-            v_all := v_all || v_met;
-            v_met := ARRAY(SELECT s.job_id FROM awa.scheduled_jobs s WHERE s.job_id > p_after AND s.job_id <= p_upto
-                           ORDER BY s.job_id LIMIT p_rows);
-            reached := least(reached, v_met[p_rows]);
-            v_all := v_all || v_met;
-        END IF;
+        v_met := ARRAY(SELECT h.job_id FROM awa.jobs_hot h WHERE h.job_id > p_after AND h.job_id <= p_upto
+                       ORDER BY h.job_id LIMIT p_rows);
+        reached := least(reached, v_met[p_rows]);
+        v_all := v_all || v_met;
+        v_met := ARRAY(SELECT s.job_id FROM awa.scheduled_jobs s WHERE s.job_id > p_after AND s.job_id <= p_upto
+                       ORDER BY s.job_id LIMIT p_rows);
+        reached := least(reached, v_met[p_rows]);
+        v_all := v_all || v_met;
         v_all := ARRAY(SELECT DISTINCT i.id FROM unnest(v_all) AS i (id) WHERE i.id <= reached);
     END IF;
     SELECT array_agg(i.id ORDER BY i.id) INTO ids FROM unnest(v_all) AS i (id) CROSS JOIN LATERAL (
@@ -95,27 +83,17 @@ BEGIN
                         AND r.pos = coalesce(b.pos, b.job_id) AND r.job_id = b.job_id AND r.slot = b.slot))
             UNION ALL
             SELECT d.kind, d.queue, d.priority, d.tags, d.created_at, d.state FROM awa_queue.deferred_jobs d WHERE d.job_id = i.id
+            UNION ALL
+            SELECT h.kind, h.queue, h.priority, h.tags, h.created_at, h.state FROM awa.jobs_hot h
+            WHERE h.job_id = i.id AND h.state = 'available'
+            UNION ALL
+            SELECT s.kind, s.queue, s.priority, s.tags, s.created_at, s.state FROM awa.scheduled_jobs s WHERE s.job_id = i.id
         ) w
         WHERE (v_kind IS NULL OR w.kind = v_kind) AND (v_queue IS NULL OR w.queue = v_queue) AND (v_tag IS NULL OR v_tag = ANY (w.tags))
           AND (v_state IS NULL OR w.state = v_state) AND (v_since IS NULL OR w.created_at >= v_since)
           AND (v_until IS NULL OR w.created_at < v_until)
           AND (w.queue <> coalesce(p_queue, w.queue) OR w.priority <> coalesce(p_priority, w.priority))
         LIMIT 1) found;
-    IF awa.has_canonical() THEN
-        SELECT array_agg(a.id ORDER BY a.id) INTO ids FROM (
-            SELECT unnest(ids) AS id
-            UNION
-            SELECT i.id FROM unnest(v_all) AS i (id) CROSS JOIN LATERAL (
-                SELECT h.kind, h.queue, h.priority, h.tags, h.created_at, h.state FROM awa.jobs_hot h
-                WHERE h.job_id = i.id AND h.state = 'available'
-                UNION ALL
-                SELECT s.kind, s.queue, s.priority, s.tags, s.created_at, s.state FROM awa.scheduled_jobs s WHERE s.job_id = i.id
-            ) w
-            WHERE (v_kind IS NULL OR w.kind = v_kind) AND (v_queue IS NULL OR w.queue = v_queue)
-              AND (v_tag IS NULL OR v_tag = ANY (w.tags)) AND (v_state IS NULL OR w.state = v_state)
-              AND (v_since IS NULL OR w.created_at >= v_since) AND (v_until IS NULL OR w.created_at < v_until)
-              AND (w.queue <> coalesce(p_queue, w.queue) OR w.priority <> coalesce(p_priority, w.priority))) a;
-    END IF;
 END $$;
 
 -- What a job was before it was changed, for its metadata: an earlier note of it stays.
@@ -178,26 +156,24 @@ BEGIN
         RETURNING d.job_id
     )
     SELECT array_agg(c.job_id) INTO v_deferred FROM changed c;
-    IF awa.has_canonical() THEN
-        WITH changed AS (
-            UPDATE awa.jobs_hot h SET queue = coalesce(p_queue, h.queue), priority = coalesce(p_priority, h.priority),
-                   shard = CASE WHEN p_queue <> h.queue THEN 0 ELSE h.shard END,
-                   metadata = awa_queue.originally(h.metadata, h.queue, p_queue, h.priority, p_priority)
-            FROM unnest(p_jobs) AS i (id) WHERE h.job_id = i.id AND h.state = 'available'
-              AND (h.queue <> coalesce(p_queue, h.queue) OR h.priority <> coalesce(p_priority, h.priority))
-            RETURNING h.job_id
-        )
-        SELECT v_ready || array_agg(c.job_id) INTO v_ready FROM changed c;
-        WITH changed AS (
-            UPDATE awa.scheduled_jobs s SET queue = coalesce(p_queue, s.queue), priority = coalesce(p_priority, s.priority),
-                   shard = CASE WHEN p_queue <> s.queue THEN 0 ELSE s.shard END,
-                   metadata = awa_queue.originally(s.metadata, s.queue, p_queue, s.priority, p_priority)
-            FROM unnest(p_jobs) AS i (id) WHERE s.job_id = i.id
-              AND (s.queue <> coalesce(p_queue, s.queue) OR s.priority <> coalesce(p_priority, s.priority))
-            RETURNING s.job_id
-        )
-        SELECT v_deferred || array_agg(c.job_id) INTO v_deferred FROM changed c;
-    END IF;
+    WITH changed AS (
+        UPDATE awa.jobs_hot h SET queue = coalesce(p_queue, h.queue), priority = coalesce(p_priority, h.priority),
+               shard = CASE WHEN p_queue <> h.queue THEN 0 ELSE h.shard END,
+               metadata = awa_queue.originally(h.metadata, h.queue, p_queue, h.priority, p_priority)
+        FROM unnest(p_jobs) AS i (id) WHERE h.job_id = i.id AND h.state = 'available'
+          AND (h.queue <> coalesce(p_queue, h.queue) OR h.priority <> coalesce(p_priority, h.priority))
+        RETURNING h.job_id
+    )
+    SELECT v_ready || array_agg(c.job_id) INTO v_ready FROM changed c;
+    WITH changed AS (
+        UPDATE awa.scheduled_jobs s SET queue = coalesce(p_queue, s.queue), priority = coalesce(p_priority, s.priority),
+               shard = CASE WHEN p_queue <> s.queue THEN 0 ELSE s.shard END,
+               metadata = awa_queue.originally(s.metadata, s.queue, p_queue, s.priority, p_priority)
+        FROM unnest(p_jobs) AS i (id) WHERE s.job_id = i.id
+          AND (s.queue <> coalesce(p_queue, s.queue) OR s.priority <> coalesce(p_priority, s.priority))
+        RETURNING s.job_id
+    )
+    SELECT v_deferred || array_agg(c.job_id) INTO v_deferred FROM changed c;
     IF p_queue IS NOT NULL AND v_ready IS NOT NULL THEN
         PERFORM awa.wake(p_queue, awa.queue_channel(p_queue));
     END IF;
@@ -318,3 +294,5 @@ BEGIN
         END;
     END LOOP;
 END $$;
+
+SELECT awa.admit_granted_roles();
