@@ -13,7 +13,7 @@ import trio
 from awa_actors import codec
 from awa_actors.actors.meters import Meters
 from awa_actors.admin import Admin
-from awa_actors.bulk_admin import cancel_within
+from awa_actors.bulk_admin import cancel_key_within, cancel_within, derived_key
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
 from awa_actors.external import ResolvesCallbacks
@@ -103,6 +103,20 @@ class Transaction(ResolvesCallbacks):
             FollowUpError: a follow-up failed; let it out, so that this transaction is rolled back.
         """
         return await cancel_within(self._session, self._registry, job_id, reason)
+
+    async def cancel_by_key(
+        self,
+        kind: str | None = None,
+        *,
+        queue: str | None = None,
+        args: Any = None,
+        period: int | None = None,
+        key: bytes | str | None = None,
+        reason: str = "cancelled by an operator",
+    ) -> JobRow | None:
+        """As `client.admin.cancel_by_key`, when this transaction commits."""
+        wanted = derived_key(kind, queue, args, period, key)
+        return await cancel_key_within(self._session, self._registry, wanted, reason)
 
     async def retry(self, job_id: int) -> JobRow | None:
         """Run a failed, cancelled, dead or deferred job again when this transaction commits; None: nothing to retry.

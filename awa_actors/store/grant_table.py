@@ -14,6 +14,7 @@ SCHEMAS = ("awa", "awa_queue")
 
 # producer worker maintenance callbacks reader admin
 _TABLES = """
+awa.batch_operations          -   -    rw   -    r  arwd
 awa.cron_schedules            -   -    arwd -    r  rwd
 awa.descriptors               -   arwd arwd -    r  r
 awa.follow_up_failures        -   ar   ar   -    r  rd
@@ -76,6 +77,7 @@ _ROUTINES = {
     "worker maintenance callbacks reader admin": """
         awa.state_bit awa_queue.as_row""",
     "maintenance": """
+        awa.batch_step awa.change_waiting awa_queue.change_each awa_queue.change_in_place awa_queue.originally
         awa.bury_instances awa.cron_declare awa.cron_fire awa.end_stuck_sessions awa.is_alive
         awa.refresh_kind_stats awa.refresh_queue_stats awa.sample_share awa.try_refresh awa.write_outbox
         awa_queue.backoff awa_queue.carry_bodies awa_queue.carry_leases awa_queue.forget awa_queue.park_ready
@@ -86,19 +88,19 @@ _ROUTINES = {
     "maintenance callbacks": """
         awa_queue.tell_waiter""",
     "maintenance admin": """
-        awa.cron_options""",
+        awa.cron_options awa_queue.pull""",
     "maintenance reader admin": """
-        awa.find_job""",
+        awa.find_job awa.waiting_page""",
     "callbacks": """
         awa.complete_external awa.fail_external awa.heartbeat_callback awa.resume_external awa.retry_external
         awa_queue.lock_callback awa_queue.open_callback awa_queue.resolved awa_queue.take_callback
         awa_queue.unless_followed""",
     "reader admin": """
-        awa.list_jobs""",
+        awa.list_jobs awa.lowest_job""",
     # The producer function of the older contract gives back the whole row and writes past the usual path.
     "admin": """
         awa.cancel_job awa.cron_trigger awa.insert_job_compat awa.retry_job awa_queue.cancel_waiting
-        awa_queue.discard awa_queue.move_failed awa_queue.pull awa_queue.retry_each awa_queue.retry_ended""",
+        awa_queue.discard awa_queue.move_failed awa_queue.retry_each awa_queue.retry_ended""",
     # Triggers run without being granted; only the owner of the schema migrates.
     "": "awa.admit_granted_roles awa.keep_lanes",
 }
