@@ -103,19 +103,21 @@ async def _forward(client: trio.SocketStream, server: trio.SocketStream) -> None
 async def transaction_pooler(url: str) -> AsyncIterator[str]:
     """Run a pooler before the server of a URL for the body; gives the URL that leads through it."""
     parts = urlsplit(url)
-    with tempfile.TemporaryDirectory(prefix="awa-pooler-") as directory:
-        with trio.socket.socket(trio.socket.AF_UNIX) as listening:
-            await listening.bind(str(Path(directory, ".s.PGSQL.5432")))
-            listening.listen(100)
-            stream = await trio.open_unix_socket(str(socket_directory(url) / ".s.PGSQL.5432"))
-            async with stream, trio.open_nursery() as nursery:
-                server = _Server(stream)
-                body = f"user\0postgres\0database\0{parts.path[1:]}\0client_encoding\0utf-8\0\0".encode()
-                await server.log_in(struct.pack("!ii", len(body) + 8, 196608) + body)
+    with (
+        tempfile.TemporaryDirectory(prefix="awa-pooler-") as directory,
+        trio.socket.socket(trio.socket.AF_UNIX) as listening,
+    ):
+        await listening.bind(str(Path(directory, ".s.PGSQL.5432")))
+        listening.listen(100)
+        stream = await trio.open_unix_socket(str(socket_directory(url) / ".s.PGSQL.5432"))
+        async with stream, trio.open_nursery() as nursery:
+            server = _Server(stream)
+            body = f"user\0postgres\0database\0{parts.path[1:]}\0client_encoding\0utf-8\0\0".encode()
+            await server.log_in(struct.pack("!ii", len(body) + 8, 196608) + body)
 
-                async def serve(client: trio.SocketStream) -> None:
-                    await _serve(client, server)
+            async def serve(client: trio.SocketStream) -> None:
+                await _serve(client, server)
 
-                nursery.start_soon(trio.serve_listeners, serve, [trio.SocketListener(listening)])
-                yield f"postgresql:///{parts.path[1:]}?host={directory}&port=5432&user=postgres"
-                nursery.cancel_scope.cancel()
+            nursery.start_soon(trio.serve_listeners, serve, [trio.SocketListener(listening)])
+            yield f"postgresql:///{parts.path[1:]}?host={directory}&port=5432&user=postgres"
+            nursery.cancel_scope.cancel()

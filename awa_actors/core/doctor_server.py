@@ -211,12 +211,16 @@ def judge_connections(seats: Seats, processes: Sequence[Process]) -> Verdict:
     return fine(f"{seats.everybody} of {seats.most} in use; the live processes may open {wanted}")
 
 
-def judge_locks(blockers: Sequence[Session]) -> Verdict:
-    """Nobody waits for a lock on our tables."""
-    return worst(
-        [bad(f"{one.what} waits for a lock that {one.text} holds: {one.cure}") for one in blockers],
-        "nobody waits for a lock",
-    )
+def judge_locks(blockers: Sequence[Session], strong: Sequence[Session]) -> Verdict:
+    """Nobody waits for a lock on our tables, and nobody keeps one that others must wait for."""
+    found = [bad(f"{one.what} waits for a lock that {one.text} holds: {one.cure}") for one in blockers]
+    named = {one.text.partition(" (")[0] for one in blockers}
+    found += [
+        bad(f"{one.text} keeps everybody out of {one.what}: {one.cure}")
+        for one in strong
+        if one.text.partition(" (")[0] not in named
+    ]
+    return worst(found[:3], "nobody waits for a lock")
 
 
 def judge_horizon(pins: Sequence[Session], slots: Sequence[str]) -> Verdict:

@@ -119,7 +119,6 @@ async def test_of_a_healthy_system_nothing_is_said(database: str, handler: Handl
 
         async def well() -> bool:
             answer = await doctor(database)
-            print(answer.out)
             return answer.status == 0 and {status for status, _ in lines(answer).values()} == {"ok"}
 
         await until(well, 20.0)
@@ -145,14 +144,23 @@ async def test_a_paused_queue(database: str) -> None:
 
 @pytest.mark.slow
 async def test_a_wedged_sweep(database: str, handler: Handler) -> None:
-    async with at_work(database, handler, lock_timeout=0.2):
+    async with at_work(database, handler, lock_timeout=0.1) as client:
         with psycopg.connect(database) as blocker:
             blocker.execute("LOCK TABLE awa_queue.leases IN ACCESS EXCLUSIVE MODE")
-            pid = f"server process {blocker.info.backend_pid}"
+
+            async def wedged() -> bool:
+                (here,) = await client.admin.instances()
+                return not here.lanes.get("rescue", {"healthy": True})["healthy"]
+
+            await until(wedged)
             answer = await names(database, "lanes", "problem", "lane rescue is wedged", "lock timeout")
             # Who is in the way is named from the locks that are there now, and what cannot be looked at hides nothing.
-            assert len(lines(answer)) > 20
-            await names(database, "locks", "problem", pid, "idle in transaction", "pg_terminate_backend")
+            status, line = lines(answer)["locks"]
+            assert status == "problem"
+            assert f"server process {blocker.info.backend_pid}" in line
+            assert "idle in transaction" in line
+            assert "pg_terminate_backend" in line
+            assert lines(answer)["storage"][0] == "ok"
             blocker.rollback()
 
 
@@ -237,7 +245,9 @@ async def _leads(client: awa_actors.Client) -> bool:
 
 async def test_a_transaction_pooler_that_nobody_was_told_of(database: str) -> None:
     async with transaction_pooler(database) as url:
-        await names(url, "pooler", "problem", "leads to a transaction pooler", "LISTEN, prepared statements", "--pooler")
+        await names(
+            url, "pooler", "problem", "leads to a transaction pooler", "LISTEN, prepared statements", "--pooler"
+        )
         answer = await names(url, "pooler", "ok", "as expected", options=("--pooler",))
         assert lines(answer)["notify"][0] == "skipped"
 
