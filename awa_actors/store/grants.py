@@ -137,7 +137,7 @@ async def held(session: Session) -> Privileges:
             complete.append(role)
         elif any(("routine", name, "X") in has for name in _signs(role)):
             lacking[role] = missing
-    if complete:
+    if complete or len(lacking) > 1:
         # Whoever does more than a producer enqueues, too.
         lacking.pop("producer", None)
     public = who["public_executes"] and who["granted"]
