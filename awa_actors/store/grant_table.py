@@ -40,7 +40,7 @@ awa_queue.done_*              -   -    rdD  -    -  -
 awa_queue.emptied_slots       -   -    ard  -    r  r
 awa_queue.leases              -   arwd arwd rwd  r  rwd
 awa_queue.leases_*            -   -    rdD  -    -  -
-awa_queue.parked_ready        -   -    arwd -    r  rwd
+awa_queue.parked_ready        -   rwd  arwd -    r  rwd
 awa_queue.ready               a   arwd arwd a    r  arwd
 awa_queue.ready_*             -   -    rdD  -    -  -
 awa_queue.ring_turns          r   r    ard  r    r  r
@@ -63,7 +63,8 @@ _ROUTINES = {
         awa_queue.claim awa_queue.extras awa_queue.fail_unclaimable awa_queue.joined awa_queue.leave_callback
         awa_queue.lost awa_queue.note awa_queue.note_body awa_queue.park awa_queue.park_one
         awa_queue.register_callback awa_queue.release_instance awa_queue.settle awa_queue.settle_badly
-        awa_queue.shift_claims awa_queue.take awa_queue.take_carefully awa_queue.take_lane""",
+        awa_queue.shift_claims awa_queue.take awa_queue.take_carefully awa_queue.take_lane
+        awa_queue.unpark""",
     "worker maintenance": """
         awa_queue.abandon awa_queue.is_row_fault awa_queue.whatever_is_known awa_queue.write_off""",
     "worker callbacks": """
@@ -82,7 +83,7 @@ _ROUTINES = {
         awa_queue.promote awa_queue.promote_carefully awa_queue.promote_one awa_queue.release_history_claims
         awa_queue.rescue_callbacks awa_queue.rescue_deadlines awa_queue.rescue_one awa_queue.rescue_stale
         awa_queue.rescued awa_queue.slot_content awa_queue.truncate_names awa_queue.truncate_slot
-        awa_queue.turn awa_queue.unpark_ready""",
+        awa_queue.turn""",
     "maintenance callbacks": """
         awa_queue.tell_waiter""",
     "maintenance admin": """
