@@ -1,11 +1,12 @@
 """The doctor as a command: how it ends, what it says where it cannot look, and that no check hides another."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
-from command_line import UNREACHABLE, awa, one_line
+from command_line import REPOSITORY, UNREACHABLE, awa, one_line
 from database_roles import Granted, granted_roles
 from jobs_at_hand import inserted
 from postgres_servers import Server, query
@@ -28,6 +29,29 @@ def test_a_database_without_jobs_is_fine_though_nobody_leads(database: str) -> N
     (leader,) = [line for line in answer.out.splitlines() if line.split()[1] == "leader"]
     assert leader.startswith("warning")
     assert "nobody has ever led; no job needs it yet" in leader
+
+
+def test_the_reference_lists_the_checks() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "cli.md").read_text()
+    listed = page[page.index("The checks, in this order: ") :].partition(". Warnings")[0]
+    assert re.findall(r"`([^`]+)`", listed) == list(CHECKS)
+
+
+def test_follow_ups_that_failed_or_wait_are_named(database: str) -> None:
+    query(
+        database,
+        "INSERT INTO awa.follow_up_failures (job_id, kind, outcome, spec, error, event)"
+        " VALUES (7, 'signup', 'completed', 'welcome', 'boom', '{}')",
+    )
+    query(
+        database,
+        "INSERT INTO awa.rescue_outbox (kind, spec, job, reason) VALUES ('signup', 'note', '{}', 'stale_instance')",
+    )
+    found = said(url=database)
+    assert found["follow-ups"][0] == "warning"
+    assert "1 follow-ups failed and wait to be replayed, the newest welcome of job 7: boom" in found["follow-ups"][1]
+    assert found["outbox"][0] == "problem"
+    assert "1 rescues of 'signup' wait for follow-up note" in found["outbox"][1]
 
 
 def test_jobs_that_nobody_works_on_are_a_problem(database: str) -> None:
@@ -53,7 +77,7 @@ def test_without_a_schema_what_needs_none_is_checked_all_the_same(empty_database
 
 def test_a_read_only_database_is_named(database: str) -> None:
     alter = "format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database())"
-    query(database, f"DO $$ BEGIN EXECUTE {alter}; END $$")  # type: ignore[arg-type]  # a text of our own
+    query(database, f"DO $$ BEGIN EXECUTE {alter}; END $$")
     assert said(url=database)["server"][0] == "problem"
 
 
@@ -77,7 +101,7 @@ def test_a_role_is_held_against_the_documented_grants(granted: Granted) -> None:
     assert status == "problem"
     assert "fulfils none of the documented roles" in line
     taken = f'REVOKE INSERT ON awa_queue.done, awa_queue.terminal FROM "{granted.names["worker"]}"'
-    query(granted.url, taken)  # type: ignore[arg-type]  # a name of our own
+    query(granted.url, taken)
     status, line = privileges("worker")
     assert status == "problem"
     assert "cannot be a worker: it lacks INSERT on awa_queue.done, INSERT on awa_queue.terminal;" in line
