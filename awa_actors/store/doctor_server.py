@@ -24,7 +24,7 @@ SELECT count(*) FILTER (WHERE a.datname = current_database() AND a.application_n
               WHERE d.datname = current_database())) AS most
 FROM pg_catalog.pg_stat_activity a WHERE a.datname IS NOT NULL
 """
-_NAME = "concat_ws(' of ', nullif(a.application_name, ''), a.usename)"
+_NAME = "nullif(concat_ws(' of ', nullif(a.application_name, ''), a.usename), '')"
 _OURS = "n.nspname IN ('awa', 'awa_queue')"
 # Who waits for longer than a moment on our tables, or is a session of ours, and who is in the way. A prepared
 # transaction blocks as process 0.
@@ -66,7 +66,8 @@ UNION ALL
 SELECT NULL, p.gid, 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::float8,
        min(n.nspname || '.' || c.relname)
 FROM pg_catalog.pg_prepared_xacts p
-JOIN pg_catalog.pg_locks l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction
+JOIN pg_catalog.pg_locks own ON own.pid IS NULL AND own.locktype = 'transactionid' AND own.transactionid = p.transaction
+JOIN pg_catalog.pg_locks l ON l.pid IS NULL AND l.virtualtransaction = own.virtualtransaction
 JOIN pg_catalog.pg_class c ON c.oid = l.relation JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE {_OURS} AND (%s) AND p.database = current_database()
   AND p.prepared < clock_timestamp() - make_interval(secs => $1)

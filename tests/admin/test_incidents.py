@@ -1,11 +1,14 @@
 """Ten incidents of real deployments, each made for real: the doctor names it in one line, as an operator runs it."""
 
 import contextvars
+import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,11 +18,12 @@ import trio
 from at_work import until
 from command_line import Answer, awa, running
 from freezing_proxy import freezing_proxy
-from postgres_servers import Server
+from postgres_servers import FAST, MEMORY, Server, version_under_test
 from transaction_pooler import transaction_pooler
 
 import awa_actors
 from awa_actors.config import DatabaseSettings, MaintenanceSettings
+from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.testing import abandon_one, expire_instance_and_tick, work_all
 
 QUICK = MaintenanceSettings(rescue_interval=0.05, refresh_interval=0.1, lane_failures=10_000)
@@ -267,3 +271,31 @@ async def test_a_restored_dump_without_its_sequences(
     highest = max(job.id for job in jobs)
     answer = await names(empty_database, "copy", "problem", "restored without its sequences", f"jobs up to {highest}")
     assert "1 attempts belong to processes that are unknown here" in lines(answer)["copy"][1]
+
+
+@pytest.fixture
+def private() -> Iterator[PrivatePostgres]:
+    """A server of its own that takes prepared transactions, which servers do not unless told."""
+    with tempfile.TemporaryDirectory(
+        prefix="awa-prepared-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None
+    ) as home:
+        # For the account that a server of root's runs as.
+        Path(home).chmod(0o711)
+        settings = {**FAST, "max_prepared_transactions": "2"}
+        yield PrivatePostgres(Path(home), version=version_under_test(), settings=settings)
+
+
+@pytest.mark.slow
+async def test_a_prepared_transaction_that_nobody_ended(private: PrivatePostgres) -> None:
+    """By its name: it has no server process."""
+    async with awa_actors.open_client(private) as client:
+        await client.migrate()
+        url = client.pool.url
+        assert url is not None
+        with psycopg.connect(url, autocommit=True) as forgetful:
+            forgetful.execute("BEGIN")
+            forgetful.execute("SELECT awa.insert_job('parcel')")
+            forgetful.execute("PREPARE TRANSACTION 'on holiday'")
+            answer = await names(url, "rings", "warning", "prepared transaction on holiday", "locks awa_queue.bodies_0")
+            assert "ROLLBACK PREPARED 'on holiday'" in lines(answer)["horizon"][1]
+            forgetful.execute("ROLLBACK PREPARED 'on holiday'")
