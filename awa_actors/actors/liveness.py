@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -33,6 +33,10 @@ def _nothing_to_describe() -> tuple[dict[str, Any], dict[str, Any]]:
     return {}, {}
 
 
+async def _nothing_to_look_at(session: Session) -> None:
+    return None
+
+
 @attrs.define(eq=False)
 class LivenessActor:
     """Registers an instance, beats from a thread, and registers anew when the row was declared dead.
@@ -45,6 +49,7 @@ class LivenessActor:
         kinds, queues: what is published about this process.
         describe: lanes and details, asked for at every publication.
         lost: called when this instance's attempts have gone to others.
+        look: what a description needs to know; asked before every publication.
         listener: of this process, whose server process is published: an outsider can tell whether it lives.
     """
 
@@ -57,6 +62,7 @@ class LivenessActor:
     queues: dict[str, Any]
     describe: Callable[[], tuple[dict[str, Any], dict[str, Any]]] = _nothing_to_describe
     lost: Callable[[], None] = lambda: None
+    look: Callable[[Session], Awaitable[None]] = _nothing_to_look_at
     listener: Listener | None = None
     instance: uuid.UUID = attrs.field(factory=uuid.uuid4)
     state: str = "running"
@@ -147,9 +153,10 @@ class LivenessActor:
 
     async def _publish(self, connection: OwnConnection) -> None:
         while True:
-            lanes, details = self.describe()
             try:
                 session = await connection.session()
+                await self.look(session)
+                lanes, details = self.describe()
                 await publish(session, self.instance, self.state, lanes, self._details(details))
             except StoreError as error:
                 logger.debug("instance row not published: %s", error)
