@@ -25,7 +25,7 @@ SELECT count(*) FILTER (WHERE a.datname = current_database() AND a.application_n
 FROM pg_catalog.pg_stat_activity a WHERE a.datname IS NOT NULL
 """
 _NAME = "nullif(concat_ws(' of ', nullif(a.application_name, ''), a.usename), '')"
-_OURS = "n.nspname IN ('awa', 'awa_queue')"
+_OURS = "n.nspname IN ('awa', split_part('awa_queue.', '.', 1))"
 # Who waits for longer than a moment on our tables, or is a session of ours, and who is in the way. A prepared
 # transaction blocks as process 0.
 BLOCKERS = f"""

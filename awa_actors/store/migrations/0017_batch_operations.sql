@@ -249,3 +249,5 @@ BEGIN
         END;
     END LOOP;
 END $$;
+
+SELECT awa.admit_granted_roles();
