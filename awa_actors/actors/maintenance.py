@@ -114,7 +114,7 @@ class Maintenance:
         cron = None
         if registry.schedules:
             # Led per application: the leader of the lanes may be a process that does not declare these schedules.
-            decides = next(lane for lane in lanes if isinstance(lane.step, Cron))
+            own = next(lane for lane in lanes if isinstance(lane.step, Cron))
             name = cron_lease(registry.application)
             cron = Led(
                 Leader(pool, lambda: liveness.instance, settings.lease, lambda term: decides.run(), name), decides
