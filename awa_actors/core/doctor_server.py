@@ -12,8 +12,8 @@ from awa_actors.core.health import CROWDED, schema_reason
 OLDEST_SERVER = 150000
 CLOCK_DIFFERS, CLOCK_IS_WRONG = 2.0, 60.0
 """Seconds between the clocks above which something is said."""
-CONTROL = {"worker": 7, "candidate": 12, "maintenance": 9}
-"""Connections of a process beside its pool, one per queue and one for schedules: docs/reference/connections.md."""
+CONTROL = {"worker": 7, "candidate": 13, "maintenance": 10}
+"""Connections of a process beside its pool, one per queue and two for schedules: docs/reference/connections.md."""
 
 
 @attrs.frozen
@@ -194,7 +194,7 @@ def budget(processes: Sequence[Process]) -> int:
         candidate = one.role == "worker" and bool(one.details.get("candidate"))
         total += seats if isinstance(seats, int) else 10
         total += CONTROL["candidate" if candidate else one.role] if one.role in CONTROL else 0
-        total += len(one.queues) + bool(one.details.get("schedules"))
+        total += len(one.queues) + 2 * bool(one.details.get("schedules"))
     return total
 
 
