@@ -17,6 +17,7 @@ from psycopg import sql
 from storage_states import make_canonical
 
 import awa_actors as awa
+from awa_actors.batch_admin import BatchRequest
 from awa_actors.config import MaintenanceSettings, WorkerSettings
 from awa_actors.core.liveness import Liveness
 from awa_actors.errors import StoreError
@@ -201,6 +202,25 @@ async def look_at_schedules_and_follow_ups(stage: Stage) -> object:
     await admin.descriptors()
     await admin.follow_up_failures()
     return [await admin.follow_up_outbox(), await admin.declared_follow_ups()]
+
+
+@allowed(*VIEWERS)
+async def look_at_the_storage(stage: Stage) -> object:
+    return await stage.client.admin.storage.status()
+
+
+@allowed()
+async def begin_a_move(stage: Stage) -> object:
+    """The schema's owner does that."""
+    return await stage.client.admin.storage.prepare()
+
+
+@allowed("admin")
+async def change_many(stage: Stage) -> object:
+    request = BatchRequest(set_priority=4, kind="errand")
+    await stage.client.admin.batches.preview(request)
+    submitted = await stage.client.admin.batches.submit(request)
+    return await stage.client.admin.batches.cancel(submitted.id)
 
 
 @allowed("admin")
