@@ -127,7 +127,9 @@ async def _locks(visit: Visit) -> Verdict:
     from awa_actors.store import doctor_server as look
 
     async with visit.session() as session:
-        return doctor_server.judge_locks(await look.blockers(session))
+        return doctor_server.judge_locks(
+            await look.blockers(session), await look.strong_holders(session, visit.patience)
+        )
 
 
 async def _horizon(visit: Visit) -> Verdict:
@@ -204,7 +206,7 @@ async def _rings(visit: Visit) -> Verdict:
     from awa_actors.store import doctor_storage as look
 
     async with visit.session() as session:
-        rings, holders = await look.rings(session), await other.holders(session, visit.patience)
+        holders, rings = await other.holders(session, visit.patience), await look.rings(session)
     return doctor_storage.judge_rings(rings, holders)
 
 
