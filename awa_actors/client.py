@@ -128,16 +128,24 @@ class Client(ResolvesCallbacks):
     settings: DatabaseSettings
     admin: Admin
 
-    async def migrate(self, to: int | None = None) -> list[Migration]:
+    async def migrate(self, to: int | None = None, *, storage: str | None = None) -> list[Migration]:
         """Bring the database's schema up to this release (or to version `to`); returns the steps that were applied.
+
+        Args:
+            to: stop at this version.
+            storage: ``canonical`` begins a fresh database on the canonical plane, to rehearse a transition.
 
         Raises:
             SchemaNewerThanCode: the database knows steps that this release does not.
+            UsageError: the database is not fresh, so that it cannot begin anywhere.
         """
-        from awa_actors.store.migrate import migrate
+        from awa_actors.store.migrate import migrate, start_canonical
 
         async with self.pool.acquire() as session:
-            return await migrate(session, to)
+            applied = await migrate(session, to)
+            if storage == "canonical":
+                await start_canonical(session)
+            return applied
 
     async def insert(self, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
         """Insert one job, committed when this returns.

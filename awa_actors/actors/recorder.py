@@ -7,8 +7,9 @@ of failures does not slow successes. Each owns one connection, so handlers that 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, assert_never
 
 import attrs
 import orjson
@@ -19,6 +20,7 @@ from awa_actors.actors.messages import Ended
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.outcome_events import event_of, event_record, possible_outcomes
 from awa_actors.core.outcome import Decision, Outcome
+from awa_actors.core.reschedule import CancelledDuplicate, Migrated, Refused, Rescheduled, Stale
 from awa_actors.core.text import storable
 from awa_actors.errors import AwaError, TransientStoreError, UsageError
 from awa_actors.events import Event
@@ -30,6 +32,7 @@ from awa_actors.store.connection import OwnConnection
 from awa_actors.store.follow_up_plan import FAILURES_KEY, PlannedJob, SpecFailed, outcome_of
 from awa_actors.store.insert import NewJob
 from awa_actors.store.pool import Session
+from awa_actors.store.reschedule import reschedule
 from awa_actors.store.settle import note_body, settle
 
 BATCH = 512
@@ -38,6 +41,8 @@ MAILBOX = 1024
 RETRY_FIRST, RETRY_MOST = 0.05, 5.0
 AGAIN_AFTER = 1.0
 """Seconds until an attempt runs again whose outcome could not be committed with its follow-ups."""
+AGAIN = frozenset({Outcome.SNOOZED, Outcome.RETRIED})
+OTHERS = frozenset(Outcome) - AGAIN - {Outcome.COMPLETED, Outcome.WAITING}
 
 logger = logging.getLogger("awa_actors.worker")
 
@@ -173,9 +178,10 @@ class Recorder:
             if waiting:
                 parked = await park(session, instance, [_entry(ended) for ended in waiting])
                 landed.update({job_id: one.job for job_id, one in parked.items()})
-            others = [ended for ended in mine if ended.decision.outcome not in (Outcome.COMPLETED, Outcome.WAITING)]
-            if others:
-                landed.update(await settle(session, instance, [_entry(ended) for ended in others]))
+            if again := [_entry(ended) for ended in mine if ended.decision.outcome in AGAIN]:
+                landed.update(await _rescheduled(session, instance, again))
+            if others := [_entry(ended) for ended in mine if ended.decision.outcome in OTHERS]:
+                landed.update(await settle(session, instance, others))
         for ended in batch:
             # A callback that came before its job could wait has ended the attempt: nothing is lost by not parking it.
             claimed, outcome = ended.attempt.claimed, ended.decision.outcome
@@ -287,6 +293,23 @@ class Recorder:
             self.observers.tell(event.job.kind, event)
 
 
+async def _rescheduled(session: Session, instance: uuid.UUID, entries: list[dict[str, Any]]) -> dict[int, JobRow]:
+    """Reschedule; gives the rows by job id, those that are stale left out."""
+    landed: dict[int, JobRow] = {}
+    for job_id, result in (await reschedule(session, instance, entries)).items():
+        match result:
+            case Stale():
+                continue
+            case CancelledDuplicate():
+                logger.warning("job %d: a newer job holds its unique key, so it does not run again", job_id)
+            case Rescheduled() | Migrated() | Refused():
+                pass
+            case never:
+                assert_never(never)
+        landed[job_id] = result.job
+    return landed
+
+
 class _RedoWithout(Exception):
     def __init__(self, failed: dict[int, SpecFailed]) -> None:
         self.failed = failed
@@ -315,5 +338,5 @@ def _entry(ended: Ended) -> dict[str, Any]:
     claimed, fields = ended.attempt.claimed, ended.decision.fields
     notes = {} if ended.bare else ended.attempt.notes()
     metadata = {**notes.get("metadata", {}), **fields.get("metadata", {})}
-    entry = {"job_id": claimed.job_id, "run_lease": claimed.run_lease, **notes, **fields}
+    entry = {"job_id": claimed.job_id, "run_lease": claimed.run_lease, "lslot": claimed.lslot, **notes, **fields}
     return {**entry, "metadata": metadata} if metadata else entry

@@ -16,14 +16,22 @@ from awa_actors.core.health import schema_reason
 @click.option("--sql", is_flag=True, help="Print the statements for psql; no database is needed.")
 @click.option("--to", type=click.IntRange(0), metavar="N", help="Stop at this version.")
 @click.option("--check", is_flag=True, help="Change nothing; exit status 1 when the schema is not this release's.")
+@click.option(
+    "--storage",
+    type=click.Choice(["canonical"]),
+    hidden=True,
+    help="Begin a fresh database on the canonical plane, to rehearse a storage transition.",
+)
 @click.pass_obj
-def migrate(shared: Shared, sql: bool, to: int | None, check: bool) -> int:
+def migrate(shared: Shared, sql: bool, to: int | None, check: bool, storage: str | None) -> int:
     """Bring the database's schema up to this release. Safe to run twice, and by several at once."""
-    if check and (sql or to is not None):
-        raise click.UsageError("--check changes nothing: it goes with neither --sql nor --to")
+    if check and (sql or to is not None or storage):
+        raise click.UsageError("--check changes nothing: it goes with neither --sql nor --to nor --storage")
+    if storage and (sql or to is not None):
+        raise click.UsageError("--storage says where a whole schema begins: it goes with neither --sql nor --to")
     if sql:
         return _print_sql(to)
-    return _check(shared) if check else _migrate(shared, to)
+    return _check(shared) if check else _migrate(shared, to, storage)
 
 
 def _print_sql(to: int | None) -> int:
@@ -44,9 +52,9 @@ def _check(shared: Shared) -> int:
     return OK if found == expected else NO
 
 
-def _migrate(shared: Shared, to: int | None) -> int:
+def _migrate(shared: Shared, to: int | None, storage: str | None) -> int:
     async def steps(client: Client) -> tuple[list[tuple[int, str]], tuple[int, int]]:
-        applied = await client.migrate(to)
+        applied = await client.migrate(to, storage=storage)
         return [(step.version, step.name) for step in applied], await client.admin.schema()
 
     applied, (version, expected) = ask(shared, steps, writable=True)
@@ -57,4 +65,6 @@ def _migrate(shared: Shared, to: int | None) -> int:
     for number, name in applied:
         print(f"applied {number:04} {name}")
     print(f"the schema is at version {version}" + ("" if applied else "; there was nothing to do"))
+    if storage:
+        print(f"jobs are stored in the {storage} plane")
     return OK

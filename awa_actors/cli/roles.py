@@ -133,7 +133,9 @@ async def _health_listener(
 
 
 def _life(options: RunOptions) -> WorkerSettings:
-    return WorkerSettings(liveness=Liveness(options.stale_after), shutdown_write=SHUTDOWN_WRITE)
+    return WorkerSettings(
+        liveness=Liveness(options.stale_after), shutdown_write=SHUTDOWN_WRITE, storage=options.storage
+    )
 
 
 def _lanes(options: RunOptions, settings: MaintenanceSettings) -> MaintenanceSettings:

@@ -17,7 +17,8 @@ SWEEP = """
 SELECT r FROM awa_queue.rescue_stale($1, $2) r
 UNION ALL SELECT r FROM awa_queue.rescue_deadlines($1, $3, $2) r
 UNION ALL SELECT r FROM awa_queue.rescue_callbacks($1, $2) r
-UNION ALL SELECT r FROM awa.rescue_canonical($1, $2, $3) r
+UNION ALL SELECT r FROM awa.rescue_canonical_stale($1, $2) r
+UNION ALL SELECT r FROM awa.rescue_canonical_deadlines($1, $3, $2) r
 """
 
 

@@ -161,7 +161,7 @@ BEGIN
     LOOP
         SELECT array_agg(c.job_id ORDER BY c.pos), max(c.before + c.size) INTO v_ids, v_size FROM (
             SELECT s.*, sum(s.size) OVER (ORDER BY s.pos) - s.size AS before FROM (
-                SELECT h.job_id, h.pos, octet_length(h.args::text) AS size FROM awa.jobs_hot h
+                SELECT h.job_id, h.pos, octet_length(concat(h.args, h.metadata, h.errors, h.progress)) AS size FROM awa.jobs_hot h
                 WHERE h.queue = p_queue AND h.priority = v_priority AND h.state = 'available'
                 ORDER BY h.pos LIMIT p_n FOR UPDATE SKIP LOCKED) s) c
         WHERE c.before < p_bytes;
@@ -201,7 +201,7 @@ BEGIN
     END IF;
     v := awa.take_canonical(p_queue, p_n, p_bytes, p_instance, p_aging, p_deadline_ms);
     v_left := p_n - coalesce(pg_catalog.cardinality(v.job_ids), 0);
-    SELECT p_bytes - coalesce(sum(pg_catalog.octet_length(t.text)), 0) INTO v_bytes FROM pg_catalog.unnest(v.args) t (text);
+    SELECT p_bytes - coalesce(sum(octet_length(concat(t.args, t.extras))), 0) INTO v_bytes FROM unnest(v.args, v.extras) t (args, extras);
     IF p_both AND v_left > 0 AND v_bytes > 0 THEN
         v_rest := awa_queue.take(p_queue, v_left, v_bytes, p_instance, p_aging, p_deadline_ms, p_hints);
         v := CASE WHEN v.job_ids IS NULL THEN v_rest ELSE awa_queue.joined(v, v_rest) END;

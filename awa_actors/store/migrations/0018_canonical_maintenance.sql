@@ -92,9 +92,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Take back canonical attempts: of dead instances and of instances nobody knows (not spent, bounded), and those past their deadline.
--- Returns as the sweeps of the queue plane do. Expired callbacks of both planes are one sweep, awa_queue.rescue_callbacks.
-CREATE FUNCTION awa.rescue_canonical(p_rows integer, p_bound integer, p_margin float8) RETURNS SETOF jsonb LANGUAGE plpgsql
+-- Take back canonical attempts of dead instances and of instances nobody knows, not spent and bounded, as awa_queue.rescue_stale does.
+-- Expired callbacks of both planes are one sweep, awa_queue.rescue_callbacks.
+CREATE FUNCTION awa.rescue_canonical_stale(p_rows integer, p_bound integer) RETURNS SETOF jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     l       awa_queue.leases;
@@ -126,6 +126,18 @@ BEGIN
             IF v_row IS NOT NULL THEN RETURN NEXT v_row; END IF;
         END IF;
     END LOOP;
+END $$;
+
+-- Canonical attempts past their deadline by p_margin, as awa_queue.rescue_deadlines.
+CREATE FUNCTION awa.rescue_canonical_deadlines(p_rows integer, p_margin float8, p_bound integer) RETURNS SETOF jsonb LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    l     awa_queue.leases;
+    v_row jsonb;
+BEGIN
+    IF awa.is_finalized() THEN
+        RETURN;
+    END IF;
     FOR l IN SELECT (awa.lease_of(h)).* FROM awa.jobs_hot h
              WHERE h.state = 'running' AND h.deadline_at < clock_timestamp() - make_interval(secs => p_margin)
              LIMIT p_rows FOR UPDATE SKIP LOCKED LOOP
