@@ -10,24 +10,21 @@ import time
 from collections.abc import Awaitable, Callable
 
 import attrs
-import click
 import trio
 
 from awa_actors.cli import logs
 from awa_actors.cli.demo_drain_app import Heartbeat, Import, Mail, Order, Payment, Reminder, registry
 from awa_actors.cli.demo_drain_view import DrainView, Scene, drain_view
-from awa_actors.cli.demo_processes import LEADER, OLD_WORKER, Processes, open_processes
 from awa_actors.cli.failures import INTERRUPTED, NO, OK, Failure
 from awa_actors.cli.output import write_json
 from awa_actors.cli.placement import Shared
 from awa_actors.cli.process import Stop, first, signals
 from awa_actors.client import Client, open_client
-from awa_actors.config import DatabaseSettings
+from awa_actors.config import DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.jobs import InsertOpts, JobRow, JobState
 from awa_actors.private_postgres import PrivatePostgres
 
-APP = "awa_actors.cli.demo_drain_app:registry"
-PROCESSES = (LEADER, OLD_WORKER, "worker 1")
+QUEUE = QueueConfig("demo", max_workers=50, poll_interval=0.2)
 TIME_LIMIT = 25.0
 """Seconds from the beginning to the end of the show, so that with its cleaning up it stays under thirty."""
 LOOK_EVERY = 0.15
@@ -52,7 +49,7 @@ class Course:
     seeds: list[int] = attrs.field(factory=list)
     before: dict[int, JobRow] = attrs.field(factory=dict)
     state: str = "canonical"
-    backlog: int = 0
+    canonical: dict[str, int] = attrs.field(factory=dict)
     largest: int = 0
     heartbeats: dict[int, int] = attrs.field(factory=dict)
     produced: int = 0
@@ -61,7 +58,11 @@ class Course:
     kept: bool | None = None
     went_on: bool = False
     problem: str | None = None
-    log: str = ""
+
+    @property
+    def backlog(self) -> int:
+        """Live jobs of the canonical plane."""
+        return sum(self.canonical.values())
 
     @property
     def converged(self) -> bool:
@@ -90,7 +91,6 @@ class Drain:
     """The show."""
 
     client: Client
-    processes: Processes
     view: DrainView
     course: Course
     _looked: trio.Event = attrs.field(factory=trio.Event)
@@ -131,12 +131,9 @@ class Drain:
 
     async def _until_asleep(self) -> None:
         """Wait until everything that will sleep does, and remember how it lies."""
-        while True:
-            found = await self._sleepers()
-            if all(job.state in (JobState.SCHEDULED, JobState.RETRYABLE, JobState.WAITING_EXTERNAL) for job in found):
-                self.course.before = {job.id: job for job in found}
-                return
-            await self._look_at()
+        asleep = {JobState.RETRYABLE.value: MAILS, JobState.WAITING_EXTERNAL.value: PAYMENTS}
+        await self._until(lambda: asleep.items() <= self.course.canonical.items())
+        self.course.before = {job.id: job for job in await self._sleepers()}
 
     async def _sleepers(self) -> list[JobRow]:
         return [
@@ -169,14 +166,12 @@ class Drain:
         """See how things stand, and draw it."""
         course = self.course
         while True:
-            if ended := self.processes.ended_unasked():
-                raise Failure(f"{' and '.join(ended)} ended unasked")
             beats = await self.client.admin.jobs(kind="heartbeat", limit=1000)
             course.heartbeats = {job.id: job.snoozes for job in beats}
             now = await self.client.admin.storage.status()
             canonical, queue = await self.client.admin.storage.planes()
             queued = sum(rows for table, rows in queue.items() if table != "done")
-            course.state, course.backlog = now.state, sum(canonical.values())
+            course.state, course.canonical = now.state, canonical
             course.largest = max(course.largest, course.backlog)
             if course.flipped_at is not None and course.backlog == 0 and course.moved_in is None:
                 course.moved_in = time.monotonic() - course.flipped_at
@@ -206,12 +201,11 @@ def demonstrate(shared: Shared) -> int:
         view.say("starting a private Postgres")
         with PrivatePostgres().running() as url:
             trio.run(_perform, url, view, stop, course)
-        view.say("the processes and the server are gone" if course.converged or course.problem else "stopped")
+        view.say("workers, leader and server are gone" if course.converged or course.problem else "stopped")
     seconds = time.monotonic() - course.began
     if shared.json:
         write_json(course.outcome(seconds))
     if course.problem is not None:
-        click.echo(course.log, err=True)
         raise Failure(f"the demo failed: {course.problem}", NO)
     if not course.converged:
         raise Failure("interrupted; nothing is left running", INTERRUPTED)
@@ -234,17 +228,23 @@ async def _perform(url: str, view: DrainView, stop: Stop, course: Course) -> Non
 async def _play(url: str, view: DrainView, course: Course) -> None:
     async with open_client(url, registry=registry, settings=DatabaseSettings(pool_size=4)) as client:
         await client.migrate(storage="canonical")
-        # Before any process starts: each of them then knows from its beginning that a move has been announced.
         await client.admin.storage.prepare()
-        view.say("made an installation on the canonical plane, and prepared the move; starting its processes")
-        async with open_processes(url, PROCESSES, APP) as processes:
-            drain = Drain(client, processes, view, course)
+        view.say("made an installation on the canonical plane, and prepared the move")
+        old = WorkerSettings(storage="canonical")
+        async with trio.open_nursery() as nursery:
+            # The leader, too, is one that started before the move.
+            lanes = MaintenanceSettings(promote_interval=0.2)
+            await nursery.start(functools.partial(client.run_maintenance, settings=lanes, life=old))
+            for settings in (old, WorkerSettings()):
+                run = functools.partial(client.run_worker, QUEUE, maintenance=False, settings=settings)
+                await nursery.start(run)
+            view.say("started a leader, a worker that knows only the canonical plane, and one that serves both")
+            drain = Drain(client, view, course)
             try:
                 await _together(drain.play, drain.watch, drain.produce)
             except Failure as failure:
                 course.problem = failure.message
-            finally:
-                course.log = processes.last_words()
+            nursery.cancel_scope.cancel()
 
 
 async def _together(play: Callable[[], Awaitable[None]], *others: Callable[[], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import attrs
@@ -20,14 +20,12 @@ STALE_AFTER = "3"
 _MAINTENANCE = ["--role", "maintenance", "--rescue-interval", "0.5"]
 _WORKER = ["--role", "worker", "--no-maintenance", "--grace", "2"]
 LEADER, STANDBY, SERVER = "maintenance 1", "maintenance 2", "callback server"
-OLD_WORKER = "old worker"
 COMMANDS = {
     LEADER: _MAINTENANCE,
     "worker 1": _WORKER,
     "worker 2": _WORKER,
     STANDBY: _MAINTENANCE,
     SERVER: ["--role", "callbacks", "--port", "0", "--grace", "2"],
-    OLD_WORKER: [*_WORKER, "--storage", "canonical"],
 }
 FROM_THE_START = (LEADER, "worker 1", "worker 2")
 """The others are started while these are at work."""
@@ -42,7 +40,6 @@ class Processes:
 
     url: str
     logs: Path
-    app: str
     running: dict[str, trio.Process] = attrs.field(factory=dict)
     killed: set[str] = attrs.field(factory=set)
 
@@ -76,7 +73,7 @@ class Processes:
         with self._log(name).open("wb") as log:
             # In sessions of their own: Ctrl-C is for the demo, which then ends them in order.
             self.running[name] = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "awa_actors", *COMMANDS[name], "--stale-after", STALE_AFTER, "--app", self.app],
+                [sys.executable, "-m", "awa_actors", *COMMANDS[name], "--stale-after", STALE_AFTER, "--app", APP],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -105,12 +102,12 @@ class Processes:
 
 
 @contextlib.asynccontextmanager
-async def open_processes(url: str, names: Sequence[str] = FROM_THE_START, app: str = APP) -> AsyncIterator[Processes]:
-    """Run the processes of a demo for the length of the block, whatever ends it."""
+async def open_processes(url: str) -> AsyncIterator[Processes]:
+    """Run the processes of the demo for the length of the block, whatever ends it."""
     with tempfile.TemporaryDirectory(prefix="awa-demo-") as directory:
-        processes = Processes(url, Path(directory), app)
+        processes = Processes(url, Path(directory))
         try:
-            for name in names:
+            for name in FROM_THE_START:
                 await processes.start(name)
             yield processes
         finally:
