@@ -122,8 +122,8 @@ MUTANTS: dict[str, tuple[LiteralString, LiteralString, LiteralString, Callable[[
     ),
     "a leader promotes only its own plane": (
         "awa.promote_canonical(integer)",
-        "IF awa.is_finalized() THEN",
-        "IF NOT awa.writes_canonical() THEN",
+        "WHERE s.run_at <= clock_timestamp()\n",
+        "WHERE s.run_at <= clock_timestamp() AND awa.writes_canonical()\n",
         a_sleeper_comes_due,
     ),
     "rescue through a view that shows the plane in use": (

@@ -57,8 +57,10 @@ BEGIN
         PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
     END LOOP;
     SELECT x.run_at INTO next_due FROM awa_queue.deferred_jobs x ORDER BY x.run_at LIMIT 1;
-    SELECT promote.moved + c.moved, promote.failed + c.failed, least(promote.next_due, c.next_due) INTO moved, failed, next_due
-    FROM awa.promote_canonical(p_rows) c;
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') THEN
+        SELECT promote.moved + c.moved, promote.failed + c.failed, least(promote.next_due, c.next_due) INTO moved, failed, next_due
+        FROM awa.promote_canonical(p_rows) c;
+    END IF;
 END $$;
 
 CREATE FUNCTION awa_queue.promote_one(p_job bigint) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
