@@ -29,7 +29,8 @@ CREATE INDEX batch_operations_open ON awa.batch_operations (id) WHERE state IN (
 
 -- Where ids of jobs that may wait begin: the lowest there is.
 CREATE FUNCTION awa.lowest_job() RETURNS bigint LANGUAGE sql STABLE SET search_path = pg_catalog SET enable_seqscan = off AS $$
-    SELECT coalesce(least((SELECT min(b.job_id) FROM awa_queue.bodies b), (SELECT min(d.job_id) FROM awa_queue.deferred_jobs d)), 1)
+    SELECT coalesce(least((SELECT min(b.job_id) FROM awa_queue.bodies b), (SELECT min(d.job_id) FROM awa_queue.deferred_jobs d),
+                          (SELECT min(h.job_id) FROM awa.jobs_hot h), (SELECT min(s.job_id) FROM awa.scheduled_jobs s)), 1)
 $$;
 
 -- The next page of waiting jobs (available, parked with their queue, scheduled, retryable) that match a filter and are not yet as
@@ -58,6 +59,9 @@ BEGIN
             (SELECT 1 AS place, b.job_id FROM awa_queue.bodies b WHERE b.job_id > p_after AND b.job_id <= p_upto ORDER BY b.job_id LIMIT p_rows)
             UNION ALL (SELECT 2, d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id > p_after AND d.job_id <= p_upto
              ORDER BY d.job_id LIMIT p_rows)
+            UNION ALL (SELECT 3, h.job_id FROM awa.jobs_hot h WHERE h.job_id > p_after AND h.job_id <= p_upto ORDER BY h.job_id LIMIT p_rows)
+            UNION ALL (SELECT 4, s.job_id FROM awa.scheduled_jobs s WHERE s.job_id > p_after AND s.job_id <= p_upto
+             ORDER BY s.job_id LIMIT p_rows)
         ), looked AS MATERIALIZED (
             SELECT coalesce(min(f.last), p_upto) AS up_to
             FROM (SELECT max(m.job_id) AS last FROM met m GROUP BY m.place HAVING count(*) = p_rows) f
@@ -74,6 +78,11 @@ BEGIN
                         AND r.pos = coalesce(b.pos, b.job_id) AND r.job_id = b.job_id AND r.slot = b.slot))
             UNION ALL
             SELECT d.kind, d.queue, d.priority, d.tags, d.created_at, d.state FROM awa_queue.deferred_jobs d WHERE d.job_id = i.id
+            UNION ALL
+            SELECT h.kind, h.queue, h.priority, h.tags, h.created_at, h.state FROM awa.jobs_hot h
+            WHERE h.job_id = i.id AND h.state = 'available'
+            UNION ALL
+            SELECT s.kind, s.queue, s.priority, s.tags, s.created_at, s.state FROM awa.scheduled_jobs s WHERE s.job_id = i.id
         ) w
         WHERE (v_kind IS NULL OR w.kind = v_kind) AND (v_queue IS NULL OR w.queue = v_queue) AND (v_tag IS NULL OR v_tag = ANY (w.tags))
           AND (v_state IS NULL OR w.state = v_state) AND (v_since IS NULL OR w.created_at >= v_since)
@@ -92,7 +101,8 @@ DECLARE
     v_place awa_queue.ready;
     v_was   jsonb := '{}';
 BEGIN
-    IF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job) THEN
+    IF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job)
+       OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state <> 'available') THEN
         RETURN false; -- it runs, or waits for its callback
     END IF;
     v_place := awa_queue.place_of(p_job);
@@ -119,10 +129,8 @@ BEGIN
     IF v_was <> '{}' THEN
         j.metadata := v_was || coalesce(j.metadata, '{}'); -- the first change names the original, later ones leave it
     END IF;
-    PERFORM awa_queue.land(j, v.came_from);
-    IF v.came_from = 'available' AND v_place.job_id IS NOT NULL THEN
-        PERFORM awa_queue.keep_place(j, v_place.pos, v_place.ready_at);
-    END IF;
+    -- Positions come from one sequence, so no other job has the one it goes back to.
+    PERFORM awa_queue.land(j, v.came_from, NULL, CASE WHEN v.came_from = 'available' THEN v_place.pos END, v_place.ready_at);
     RETURN v_was <> '{}';
 END $$;
 
@@ -137,20 +145,11 @@ BEGIN
         UNION ALL SELECT x.* FROM awa_queue.parked_ready x WHERE x.queue = b.queue AND x.priority = b.priority AND x.shard = b.shard
             AND x.pos = coalesce(b.pos, b.job_id) AND x.job_id = b.job_id) r
     WHERE b.job_id = p_job LIMIT 1;
-    RETURN v_place;
-END $$;
-
--- A job that just landed goes back to the place and the age it had: positions come from one sequence, so no other job has this one.
-CREATE FUNCTION awa_queue.keep_place(j awa_queue.deferred_jobs, p_pos bigint, p_since timestamptz) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog SET enable_seqscan = off AS $$
-DECLARE v_slot smallint := awa_queue.current_slot('segments'); v_pos bigint;
-BEGIN
-    SELECT coalesce(b.pos, b.job_id) INTO v_pos FROM awa_queue.bodies b WHERE b.slot = v_slot AND b.job_id = j.job_id FOR UPDATE;
-    UPDATE awa_queue.ready r SET pos = p_pos, ready_at = p_since
-    WHERE r.queue = j.queue AND r.priority = j.priority AND r.shard = j.shard AND r.pos = v_pos AND r.job_id = j.job_id AND r.slot = v_slot;
-    IF FOUND THEN
-        UPDATE awa_queue.bodies b SET pos = p_pos WHERE b.slot = v_slot AND b.job_id = j.job_id;
+    IF NOT FOUND THEN
+        SELECT NULL, h.priority, h.shard, NULL, h.attempt, h.pos, h.job_id, h.run_lease, h.ready_at, h.queue INTO v_place
+        FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state = 'available';
     END IF;
+    RETURN v_place;
 END $$;
 
 -- One step of the oldest open operation. `changed` counts jobs, `more` says that an operation is still open. Any number of processes
@@ -249,3 +248,5 @@ BEGIN
         END;
     END LOOP;
 END $$;
+
+SELECT awa.admit_granted_roles();
