@@ -17,7 +17,10 @@ SETTLE = "SELECT job_id, run_lease, job, clock_timestamp() AS t FROM awa_queue.s
 NOTE = "SELECT awa_queue.note($1, $2, $3, $4::text::jsonb, $5::text::jsonb)"
 NOTE_BODY = "SELECT awa_queue.note_body($1, $2, $3, $4::text::jsonb)"
 RELEASE = "SELECT awa_queue.release_instance($1)"
-HELD = "SELECT job_id, run_lease FROM awa_queue.leases WHERE instance = $1 AND state = 'running'"
+HELD = """
+SELECT job_id, run_lease FROM awa_queue.leases WHERE instance = $1 AND state = 'running'
+UNION ALL SELECT job_id, run_lease FROM awa.jobs_hot WHERE instance = $1 AND state = 'running'
+"""
 LOST = "SELECT job_id, run_lease, cancelled FROM awa_queue.lost($1, $2, $3)"
 
 
