@@ -43,5 +43,7 @@ class Mover:
         blocked = f"{done.failed} jobs could not be moved: recorded as failed" if done.failed else None
         count = done.moved + done.failed
         if told.rows_per_second is not None:
-            return StepReport(count, wait=max(MIXED_EVERY, count / told.rows_per_second), blocked=blocked)
+            # A full batch has left more behind: the next one comes when this one is paid for, however large it was.
+            wait = count / told.rows_per_second if done.more else MIXED_EVERY
+            return StepReport(count, wait=wait, blocked=blocked)
         return StepReport(count, more=done.more, wait=MIXED_EVERY, blocked=blocked)

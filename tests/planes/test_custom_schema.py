@@ -121,7 +121,7 @@ def test_bridges_insert_and_resolve_callbacks_there(database: str, moved: Plane)
         tokens.append(token.callback_id)
         return awa.WaitForCallback(token)
 
-    jobs = []
+    jobs: list[int] = []
     for name in BRIDGES:
         with PRODUCERS[name](database) as producer:
             jobs.append(producer.insert(Payment(len(jobs))).id)
