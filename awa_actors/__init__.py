@@ -1,6 +1,6 @@
 """awa_actors: a Postgres-native job queue whose runtime is a tree of Trio actors.
 
-The public names. Importing this imports neither trio_asyncio nor any optional package.
+The public names. Importing this imports neither asyncio nor any optional package.
 """
 
 import importlib

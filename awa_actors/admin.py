@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from awa_actors.bulk_admin import BulkAdmin
+from awa_actors.batch_admin import BatchAdmin
 from awa_actors.core.text import storable
 from awa_actors.core.validation import aware_datetime, check_queue
 from awa_actors.dead_letter_admin import DeadLetterAdmin
+from awa_actors.deployment_admin import DeploymentAdmin
 from awa_actors.errors import UsageError
 from awa_actors.jobs import InsertedJob, JobRow, JobState
 from awa_actors.override_admin import OverrideAdmin
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(eq=False)
-class Admin(BulkAdmin):
+class Admin(DeploymentAdmin):
     """Operator actions; each is one transaction. Reached as ``client.admin``."""
 
     @property
     def dead_letters(self) -> DeadLetterAdmin:
         """What there is to do with jobs that failed for good and are kept apart."""
         return DeadLetterAdmin(self._pool)
+
+    @property
+    def batches(self) -> BatchAdmin:
+        """How queue or priority of many waiting jobs are changed."""
+        return BatchAdmin(self._pool)
 
     @property
     def overrides(self) -> OverrideAdmin:

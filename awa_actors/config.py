@@ -126,6 +126,7 @@ class MaintenanceSettings:
         hygiene_interval: between looks at the rings.
         ring_turn: seconds after which a fast ring turns when it holds rows.
         refresh_interval: between refreshes of the numbers that dashboards read.
+        batch_interval: between looks for batch operations that operators submitted.
         cron_interval: longest wait between looks at the schedules; a fire wakes their lane earlier.
         rescue_bound: rescues after which a job fails visibly.
         deadline_margin: how long after its deadline an attempt is taken from a live worker.
@@ -146,6 +147,7 @@ class MaintenanceSettings:
     hygiene_interval: float = attrs.field(default=5.0, validator=_positive)
     ring_turn: float = attrs.field(default=5.0, validator=_positive)
     refresh_interval: float = attrs.field(default=10.0, validator=_positive)
+    batch_interval: float = attrs.field(default=2.0, validator=_positive)
     cron_interval: float = attrs.field(default=5.0, validator=_positive)
     rescue_bound: int = attrs.field(default=5, validator=_positive)
     deadline_margin: float = attrs.field(default=5.0, validator=_positive)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
+from awa_actors.actors.meters import Meters
 from awa_actors.core.text import error_text
 from awa_actors.errors import StoreError
 from awa_actors.store.connection import OwnConnection
@@ -94,6 +95,7 @@ class Lane:
         failures_allowed: see `vital`.
         health: outlives the term.
         role: whose lane this is, for the name of its connection.
+        meters: told of every pass.
     """
 
     step: Step
@@ -103,6 +105,7 @@ class Lane:
     failures_allowed: int
     health: LaneHealth
     role: str = "maintenance"
+    meters: Meters = attrs.field(factory=Meters)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def wake(self) -> None:
@@ -128,6 +131,7 @@ class Lane:
         try:
             report = await self.step.run(await connection.session(), self.rows)
         except Exception as error:  # whatever broke, only this lane is affected
+            self._tell(began, None, error)
             return await self._failed(error)
         finally:
             self.health.began = None
@@ -138,10 +142,17 @@ class Lane:
         self.health.last_success, self.health.blocked = trio.current_time(), report.blocked
         self.health.done += report.done
         self.health.over = report.over
+        self._tell(began, report.done, None)
         if report.more or report.over:
             return 0.0
         rest = self.step.interval if report.wait is None else min(self.step.interval, max(0.0, report.wait))
         return max(rest, DUTY * (trio.current_time() - began) if report.wait is None else 0.0)
+
+    def _tell(self, began: float, done: int | None, error: Exception | None) -> None:
+        seconds = trio.current_time() - began
+        self.meters.passed(self.step.name, self.step.interval, seconds, done)
+        if self.meters.tracing is not None and (done or error is not None):
+            self.meters.tracing.passed(self.step.name, seconds, done or 0, None if error is None else str(error))
 
     async def _failed(self, error: Exception) -> float:
         self.health.failures += 1

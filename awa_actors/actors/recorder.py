@@ -7,6 +7,7 @@ of failures does not slow successes. Each owns one connection, so handlers that 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, assert_never
@@ -17,6 +18,7 @@ import trio
 
 from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.messages import Ended
+from awa_actors.actors.meters import Landed, Meters
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.outcome_events import event_of, event_record, possible_outcomes
 from awa_actors.core.outcome import Decision, Outcome
@@ -57,6 +59,7 @@ class Recorder:
     follow_ups: FollowUps
     observers: Observers
     failures_allowed: int
+    meters: Meters = attrs.field(factory=Meters)
     unwritten: list[Ended] = attrs.field(factory=list)
     ended: trio.Event = attrs.field(factory=trio.Event)
 
@@ -140,6 +143,7 @@ class Recorder:
         return plain, followed
 
     async def _record_plain(self, session: Session, batch: list[Ended]) -> None:
+        began = time.perf_counter()
         try:
             landed = await self._write(session, batch)
         except UsageError as error:
@@ -147,13 +151,14 @@ class Recorder:
                 raise
             batch = [_refused(batch[0], error)]
             landed = await self._write(session, batch)
+        self.meters.recorded(self.name, batch, landed, time.perf_counter() - began)
         for ended in batch:
             if self.observers.wants(ended.attempt.claimed.kind) and ended.attempt.claimed.job_id in landed:
                 self._observe(event_of(ended, landed[ended.attempt.claimed.job_id]))
 
-    async def _write(self, session: Session, batch: list[Ended]) -> dict[int, JobRow | Any]:
+    async def _write(self, session: Session, batch: list[Ended]) -> Landed:
         """Write the ends. Returns what landed by job id: a row, or the database's time of a completion."""
-        landed: dict[int, Any] = {}
+        landed = Landed()
         for instance in {ended.attempt.instance for ended in batch}:
             mine = [ended for ended in batch if ended.attempt.instance == instance]
             # In the order of their ids, as every batch that locks several jobs: two of them never wait in a circle.
@@ -174,6 +179,7 @@ class Recorder:
                     [c.lslot for c in claims],
                 )
                 landed.update(dict.fromkeys(done, at))
+                landed.completed += len(done)
             waiting = [ended for ended in mine if ended.decision.outcome is Outcome.WAITING]
             if waiting:
                 parked = await park(session, instance, [_entry(ended) for ended in waiting])
@@ -221,8 +227,10 @@ class Recorder:
 
     async def _commit_both(self, session: Session, batch: list[Ended]) -> list[Event[Any]]:
         """Write the ends and insert what follows from them. Returns the events of what was committed."""
+        began = time.perf_counter()
         async with session.transaction():
-            events = self._events(batch, await self._write(session, batch))
+            landed = await self._write(session, batch)
+            events = self._events(batch, landed)
             jobs: list[NewJob] = []
             failed: dict[int, SpecFailed] = {}
             for event, answers in zip(events, await self.follow_ups.ask(events) if events else [], strict=True):
@@ -240,6 +248,7 @@ class Recorder:
                     raise
                 except AwaError as error:
                     raise _Refused(str(error)) from error
+        self.meters.recorded(self.name, batch, landed, time.perf_counter() - began)
         return events
 
     def _events(self, batch: list[Ended], landed: dict[int, Any]) -> list[Event[Any]]:
@@ -268,11 +277,14 @@ class Recorder:
 
     async def _commit_anyway(self, session: Session, ended: Ended) -> None:
         """Commit the outcome with those follow-ups that can be had; the others are recorded for operators to replay."""
+        began = time.perf_counter()
         async with session.transaction():
-            events = self._events([ended], await self._write(session, [ended]))
+            landed = await self._write(session, [ended])
+            events = self._events([ended], landed)
             for event, answers in zip(events, await self.follow_ups.ask(events) if events else [], strict=True):
                 for answer in answers:
                     await self._insert_or_record(session, event, answer)
+        self.meters.recorded(self.name, [ended], landed, time.perf_counter() - began)
         for event in events:
             self._observe(event)
 

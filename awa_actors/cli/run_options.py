@@ -83,6 +83,7 @@ class RunOptions:
     stale_after: float
     rescue_interval: float | None
     health_addr: str | None
+    otel: bool
     with_maintenance: bool
     host: str
     port: int
@@ -156,6 +157,7 @@ def run_options(role: str | None = None) -> list[click.Parameter]:
         RunOption("--poll-only", is_flag=True, help="Do not LISTEN: poll."),
         RunOption("--pooler", is_flag=True, help="Behind a transaction pooler: no session state, no LISTEN."),
         RunOption("--pool-size", type=positive, default=10, show_default=True, help="Connections that handlers share."),
+        RunOption("--otel", is_flag=True, help="Metrics and spans through OpenTelemetry's global providers."),
         RunOption("--health-addr", metavar="HOST:PORT", help="Answer GET /healthz and /readyz there."),
     ]
     return [option for option in options if role is None or role in option.roles]

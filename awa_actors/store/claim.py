@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
 from awa_actors.core.storage import ClaimFrom
 from awa_actors.store.pool import Session
+from awa_actors.store.trace import Log, step, watched
 
 # The call commits before it answers: a client that stops reading holds a lease, never an open transaction.
 CLAIM = f"CALL awa_queue.claim($1, $2, $3, $4, $5, $6, $7, {', '.join(['NULL'] * 14)})"
 # While jobs may be left in the canonical plane: those first; then ($8) the queue plane for the rest.
 CLAIM_PLANES = f"CALL awa.claim_planes($1, $2, $3, $4, $5, $6, $7, $8, {', '.join(['NULL'] * 14)})"
+
+
+ENDED_AT_CLAIM = ("duplicate", "postpone")
+"""What else a claim does to a job, without saying which of the two it was."""
 
 
 class Claimed(NamedTuple):
@@ -78,12 +83,15 @@ async def claim(
     """
     deadline_ms = None if deadline is None else int(deadline * 1000)
     asked = (queue, limit, max_bytes, instance, aging, deadline_ms, hints)
-    if planes is ClaimFrom.QUEUE:
-        row = await session.fetchrow(CLAIM, *asked)
-    else:
-        row = await session.fetchrow(CLAIM_PLANES, *asked, planes is ClaimFrom.BOTH)
+    with watched(session, "claim", *ENDED_AT_CLAIM):
+        if planes is ClaimFrom.QUEUE:
+            row = await session.fetchrow(CLAIM, *asked)
+        else:
+            row = await session.fetchrow(CLAIM_PLANES, *asked, planes is ClaimFrom.BOTH)
     if row is None or row["job_ids"] is None:
         return Claim([], [], instance=instance)
+    if session.log is not None:
+        _trace(session.log, row, instance)
     columns = (
         row["job_ids"], row["run_leases"], row["lslots"], row["attempts"], row["max_attempts"], row["priorities"],
         row["kinds"], row["args"], row["created_at"], row["run_at"], row["deadline_at"], row["extras"],
@@ -95,3 +103,10 @@ async def claim(
         row["claimed_at"],
         instance=instance,
     )
+
+
+def _trace(log: Log, row: Any, instance: uuid.UUID) -> None:
+    at, leases = row["claimed_at"], zip(row["job_ids"], row["run_leases"], strict=True)
+    log.note(step(at, job, lease, "available", "running", "claim", instance) for job, lease in leases)
+    if None in row["kinds"]:
+        log.unseen(ENDED_AT_CLAIM)

@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Sequence
 
 from awa_actors.store.pool import Session
+from awa_actors.store.trace import step, watched
 
-COMPLETE = "SELECT completed, at FROM awa_queue.complete($1, $2, $3, $4, $5)"
+COMPLETE = "SELECT completed, at, clock_timestamp() AS t FROM awa_queue.complete($1, $2, $3, $4, $5)"
 
 
 async def complete(
@@ -26,5 +27,10 @@ async def complete(
     Returns:
         Ids of the completed jobs, and when; the others are stale: somebody else ended or took them.
     """
-    row = await session.fetchrow(COMPLETE, job_ids, run_leases, lslots, instance, results)
-    return set(row["completed"] or ()), row["at"]
+    with watched(session, "complete"):
+        row = await session.fetchrow(COMPLETE, job_ids, run_leases, lslots, instance, results)
+    done = set(row["completed"] or ())
+    if session.log is not None:
+        ended = [pair for pair in zip(job_ids, run_leases, strict=True) if pair[0] in done]
+        session.log.note(step(row["t"], *pair, "running", "completed", "complete", instance) for pair in ended)
+    return done, row["at"]

@@ -73,5 +73,6 @@ def _lanes(leading: Instance) -> list[Lane]:
 
 def _process(one: Instance) -> Process:
     return Process(
-        one.id, one.role, one.hostname, one.pid, one.version, one.state, one.alive, one.beat_age, tuple(one.queues)
-    )
+        one.id, one.role, one.hostname, one.pid, one.version, one.state, one.alive, one.beat_age, tuple(one.queues),
+        one.details.get("totals", {}),
+    )  # fmt: skip

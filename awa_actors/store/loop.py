@@ -1,4 +1,4 @@
-"""The asyncio loop under Trio that the driver runs on, and the one way to await the driver from Trio."""
+"""The asyncio loop under Trio that the driver runs on, and the ways to await the driver from Trio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import outcome
 import trio
-import trio_asyncio
+
+from awa_actors.store.turned_loop import TurnedLoop, can_be_turned
 
 T = TypeVar("T")
 CANCEL_GRACE = 0.5
@@ -20,32 +21,39 @@ logger = logging.getLogger("awa_actors.store")
 
 
 @asynccontextmanager
-async def open_driver_loop() -> AsyncIterator[asyncio.AbstractEventLoop]:
-    """Run an asyncio loop for the body, or share the one that already runs in this context.
+async def open_driver_loop(turned: bool = can_be_turned()) -> AsyncIterator[asyncio.AbstractEventLoop]:
+    """Run an asyncio loop for the body. The body's own error comes out bare.
 
-    The body's own error comes out bare, not wrapped in the group that a nursery would make of it.
+    Args:
+        turned: turn a loop of our own, where the platform can; else use trio_asyncio's, at more than twice the cost.
     """
-    running = trio_asyncio.current_loop.get()
-    if running is not None:
-        yield running
+    if not turned:
+        from awa_actors.store.borrowed_loop import open_borrowed_loop
+
+        async with open_borrowed_loop(_log_loop_error) as borrowed:
+            yield borrowed
         return
-    failure: Exception | None = None
-    async with trio_asyncio.open_loop() as loop:
-        loop.set_exception_handler(_log_loop_error)
-        try:
-            yield loop
-        except Exception as error:
-            if _holds_cancellation(error):
-                raise
-            failure = error
-    if failure is not None:
-        raise failure
+    loop = TurnedLoop()
+    loop.set_exception_handler(_log_loop_error)
+    stop, ended = trio.CancelScope(), trio.Event()
+    # Not in a nursery of this task: whatever cancels the body, its shielded last statements need the loop.
+    trio.lowlevel.spawn_system_task(_run_until, loop, stop, ended, name="driver loop")
+    try:
+        yield loop
+    finally:
+        with trio.CancelScope(shield=True):
+            await loop.wind_up(CANCEL_GRACE)
+            stop.cancel()
+            await ended.wait()
+            loop.close()
 
 
-def _holds_cancellation(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return any(_holds_cancellation(leaf) for leaf in error.exceptions)
-    return isinstance(error, trio.Cancelled)
+async def _run_until(loop: TurnedLoop, stop: trio.CancelScope, ended: trio.Event) -> None:
+    try:
+        with stop:
+            await loop.run()
+    finally:
+        ended.set()
 
 
 def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -56,7 +64,7 @@ def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
 async def run_driver(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], cut: Callable[[], None] | None
 ) -> T:
-    """Await a driver coroutine from Trio.
+    """Await any driver coroutine from Trio, in a task of the loop.
 
     Args:
         loop: the loop of :func:`open_driver_loop`.
@@ -91,3 +99,48 @@ async def run_driver(
             raise_cancel()
         raise
     return result
+
+
+async def run_statement(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], cut: Callable[[], None]
+) -> T:
+    """Await a coroutine of the driver that only waits for answers: driven here, it needs no task of the loop.
+
+    Args:
+        loop: the loop of :func:`open_driver_loop`.
+        coroutine: a query; connecting and closing use timeouts of asyncio's, which ask for its task.
+        cut: as in :func:`run_driver`.
+
+    Cancellation: as in :func:`run_driver`.
+    Source: ADR 17.
+    """
+    if not isinstance(loop, TurnedLoop):
+        return await run_driver(loop, coroutine, cut)
+    task = trio.lowlevel.current_task()
+    raise_cancel: Callable[[], Any] | None = None
+    ended = False
+
+    def wake(_: asyncio.Future[Any]) -> None:
+        trio.lowlevel.reschedule(task)
+
+    def abort(raiser: Callable[[], Any]) -> trio.lowlevel.Abort:
+        nonlocal raise_cancel
+        if raise_cancel is None:
+            raise_cancel = raiser
+            waits_for.cancel()
+            loop.call_later(CANCEL_GRACE, lambda: None if ended else cut())
+        return trio.lowlevel.Abort.FAILED
+
+    try:
+        while True:
+            waits_for = loop.step(coroutine)
+            waits_for.add_done_callback(wake)
+            await trio.lowlevel.wait_task_rescheduled(abort)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    except BaseException:
+        if raise_cancel is not None:
+            raise_cancel()
+        raise
+    finally:
+        ended = True

@@ -19,9 +19,10 @@ import trio
 from awa_actors import config
 from awa_actors.errors import SchemaNotMigrated, StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
-from awa_actors.store.loop import run_driver
+from awa_actors.store.loop import run_driver, run_statement
 from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
+from awa_actors.store.trace import Log, close_log, open_log
 
 T = TypeVar("T")
 ANSWER_MARGIN = 5.0
@@ -42,24 +43,30 @@ class Session:
     pooler: bool
     schema: QueueSchema = attrs.field(factory=QueueSchema)
     broken: bool = False
+    log: Log | None = None
     _busy: bool = False
 
     async def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - a bound of the driver, not of the caller
-        """Await one driver operation with a deadline.
+        """Await one query of the driver with a deadline.
 
         Raises:
             StoreError: translated; the connection is marked broken where it cannot be trusted any more.
             TransientStoreError: no answer within the deadline.
 
-        Cancellation: the connection is broken afterwards.
+        Cancellation: the connection is broken afterwards, unless nothing had been sent yet.
         """
-        if self._busy:
+        try:
+            # Cancelled before it was sent: the connection stays whole.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if self._busy:
+                raise UsageError("two tasks use one connection at the same time; give each its own transaction")
+        except BaseException:
             coroutine.close()
-            raise UsageError("two tasks use one connection at the same time; give each its own transaction")
+            raise
         self._busy = True
         try:
             with trio.move_on_after(self._timeout if timeout is None else timeout):
-                return await run_driver(self._loop, coroutine, self.raw.terminate)
+                return await run_statement(self._loop, coroutine, self.raw.terminate)
             self.broken = True
             raise TransientStoreError("the database did not answer in time; try again")
         except (trio.Cancelled, KeyboardInterrupt):
@@ -101,13 +108,27 @@ class Session:
         Cancellation: the commit is shielded and bounded; a body that is cancelled is rolled back.
         """
         await self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        if self.log is not None:
+            self.log.begin()
         try:
             yield self
         except BaseException:
+            if self.log is not None:
+                self.log.rolled_back()
             await self._roll_back()
             raise
         with trio.CancelScope(shield=True):
+            await self._commit()
+
+    async def _commit(self) -> None:
+        try:
             await self.execute("COMMIT")
+        except BaseException:
+            if self.log is not None:
+                self.log.rolled_back(perhaps=self.broken)
+            raise
+        if self.log is not None:
+            self.log.committed()
 
     async def _roll_back(self) -> None:
         if self.broken:
@@ -156,6 +177,9 @@ class Pool:
     _schema: QueueSchema = attrs.field(factory=QueueSchema)
     _closed: bool = False
     _process: int = attrs.field(factory=os.getpid)
+    _traced: str | None = attrs.field(
+        default=attrs.Factory(lambda self: open_log(self.url), takes_self=True), init=False
+    )
 
     async def connect(self, name: str) -> Session:
         """Open a connection outside the pool's bound; the caller owns and closes it.
@@ -190,9 +214,9 @@ class Pool:
             raise
         except Exception as error:
             raise connect_failure(error) from error
-        session = Session(
-            opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler, self._schema
-        )
+        log = None if self._traced is None else Log(self._traced)
+        waits = settings.statement_timeout + ANSWER_MARGIN
+        session = Session(opened[0], self._loop, waits, settings.pooler, self._schema, log=log)
         return await self._knowing_its_schema(session)
 
     async def _knowing_its_schema(self, session: Session) -> Session:
@@ -216,16 +240,22 @@ class Pool:
         Cancellation: the connection comes back whole (rolled back) or is replaced; the pool never shrinks.
         """
         self._check_process()
-        async with self._permits:
+        try:
+            self._permits.acquire_nowait()  # to wait for what is there would cost a turn of the scheduler
+        except trio.WouldBlock:
+            await self._permits.acquire()
+        try:
             if self._closed:
                 raise UsageError("the client is closed; open a new one")
             session = await self._take()
             try:
                 yield session
             finally:
-                if session.raw.is_in_transaction():
+                if not session.raw.is_closed() and session.raw.is_in_transaction():
                     await session._roll_back()
                 self._give(session)
+        finally:
+            self._permits.release()
 
     def _check_process(self) -> None:
         """A child shares sockets and loop with its parent: one byte sent on them would garble the parent's answers."""
@@ -260,6 +290,7 @@ class Pool:
             async with trio.open_nursery() as nursery:
                 for session in sessions:
                     nursery.start_soon(session.close, name="close connection")
+        close_log(self._traced)
 
 
 def session_parameters(settings: config.DatabaseSettings) -> dict[str, str]:

@@ -57,5 +57,5 @@ def error_of(state: str, message: str, constraint: str | None = None, detail: st
     if state.startswith("22") or state in ("23514", "23502"):
         return ValidationError(f"{message} (SQLSTATE {state})")
     if state == "42501":
-        return StoreError(f"{message} (SQLSTATE {state}): see the documented grants")
+        return StoreError(f"{message} (SQLSTATE {state}): 'awa-actors doctor' says what this role lacks")
     return StoreError(f"{message} (SQLSTATE {state})")

@@ -105,7 +105,7 @@ END $$;
 
 CREATE FUNCTION awa_queue.defer(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    IF awa.writes_canonical() THEN
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') AND awa.writes_canonical() THEN
         INSERT INTO awa.scheduled_jobs SELECT j.*;
     ELSE
         INSERT INTO awa_queue.deferred_jobs SELECT j.*;
@@ -119,7 +119,7 @@ DECLARE
     v_slot smallint := awa_queue.current_slot('segments');
     v_pos  bigint := coalesce(p_pos, nextval('awa.job_id_seq'));
 BEGIN
-    IF awa.writes_canonical() THEN
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') AND awa.writes_canonical() THEN
         PERFORM awa.make_hot(ARRAY[j], ARRAY[v_pos], ARRAY[p_since]);
         RETURN;
     END IF;
