@@ -59,18 +59,13 @@ class Hygiene:
                     moved, why = await self._empty(session, ring, slot, self._retention)
                     done, blocked, active = done + moved, why or blocked, active or ring.name != "segments"
             active = active or (full > 0 and ring.name != "segments")
-        unparked = 0
-        if any(slot.ring == hygiene.PARKED and slot.bytes > 0 for slot in slots):
-            unparked = await hygiene.unpark_ready(session, rows)
-            done += unparked
         if slow:
             self._slow_at = time.monotonic()
             done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
             await hygiene.forget_instances(session)
             await descriptors.forget(session, self.settings.descriptor_retention)
             await hygiene.end_stuck_sessions(session, self.settings.stuck_session)
-        # Jobs of a resumed queue are waited for.
-        return StepReport(done, more=unparked >= rows, wait=ACTIVE_EVERY if active else None, blocked=blocked)
+        return StepReport(done, wait=ACTIVE_EVERY if active else None, blocked=blocked)
 
     def _should_turn(self, ring: Ring, slots: list[Slot]) -> bool:
         size = next(slot.bytes for slot in slots if slot.ring == ring.name and slot.number == ring.slot)

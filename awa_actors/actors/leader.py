@@ -1,9 +1,8 @@
 """Leadership is a cancel scope over a lease row.
 
 A term runs under a scope whose deadline is the time a renewal was SENT plus trust. A good renewal moves it; a lost
-connection cuts
-it at once; a failed or unknown renewal counts as loss. Safety does not rest on this: every maintenance write is its
-own guard.
+connection cuts it at once; a failed or unknown renewal counts as loss. Safety does not rest on this: every
+maintenance write is its own guard.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import trio
 from awa_actors.core.leadership import LeaseTiming
 from awa_actors.errors import StoreError
 from awa_actors.store.connection import OwnConnection
-from awa_actors.store.leadership import acquire, look, renew, resign
+from awa_actors.store.leadership import MAINTENANCE, acquire, look, renew, resign
 from awa_actors.store.pool import Pool, Session
 
 LOOK_EVERY = 0.5
@@ -38,12 +37,14 @@ class Leader:
         holder: this process's instance.
         timing: of the lease.
         hold: what runs during a term; cancelled as a whole with it.
+        name: of the lease that it stands for.
     """
 
     pool: Pool
     holder: Callable[[], uuid.UUID]
     timing: LeaseTiming
     hold: Callable[[int], Awaitable[None]]
+    name: str = MAINTENANCE
     term: int | None = None
     terms: int = 0
     _elected: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -69,14 +70,14 @@ class Leader:
 
     async def run(self) -> None:
         """Stand, hold, stand again, until cancelled. Resigning is the last act; whoever stops never campaigns again."""
-        async with OwnConnection(self.pool, "maintenance leader") as connection:
+        async with OwnConnection(self.pool, f"{self.name} leader") as connection:
             while True:
                 try:
                     session = await connection.session()
                     sent = trio.current_time()
                     term = await self._stand(session)
                 except StoreError as error:
-                    logger.warning("cannot stand for election: %s", error)
+                    logger.warning("cannot stand for election (%s): %s", self.name, error)
                     await trio.sleep(1.0)
                     continue
                 if term is None:
@@ -86,10 +87,10 @@ class Leader:
                 await self._rest()
 
     async def _stand(self, session: Session) -> int | None:
-        lease = await look(session)
+        lease = await look(session, self.name)
         if lease is not None and not lease.is_free:
             return None
-        return await acquire(session, self.holder(), self.timing.lease)
+        return await acquire(session, self.holder(), self.timing.lease, self.name)
 
     async def _rest(self) -> None:
         if self._stand_aside:
@@ -113,7 +114,7 @@ class Leader:
                 self._scope, self.term, self.terms = scope, term, self.terms + 1
                 session.raw.add_termination_listener(cut)
                 self._elected.set()
-                logger.info("elected: term %d", term)
+                logger.info("elected: term %d (%s)", term, self.name)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._renew, session, holder, term, scope, name="renew lease")
                     await self.hold(term)
@@ -121,7 +122,7 @@ class Leader:
         finally:
             self._scope, self.term, self._elected = None, None, trio.Event()
             session.raw.remove_termination_listener(cut)
-            logger.info("term %d is over", term)
+            logger.info("term %d is over (%s)", term, self.name)
             with trio.move_on_after(RESIGN_BOUND, shield=True):
                 await self._resign(session, holder, term)
 
@@ -130,7 +131,7 @@ class Leader:
             await self._wait(self.timing.renew)
             sent = trio.current_time()
             try:
-                asked = await renew(session, holder, term, self.timing.lease)
+                asked = await renew(session, holder, term, self.timing.lease, self.name)
             except StoreError as error:
                 logger.warning("term %d: the lease could not be renewed: %s", term, error)
                 scope.cancel()
@@ -149,6 +150,6 @@ class Leader:
         if session.broken or session.raw.is_closed():
             return
         try:
-            await resign(session, holder, term)
+            await resign(session, holder, term, self.name)
         except StoreError as error:
             logger.info("term %d was not given back, it expires: %s", term, error)

@@ -26,6 +26,7 @@ from awa_actors.actors.rescue import Rescue
 from awa_actors.config import MaintenanceSettings
 from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL
 from awa_actors.registry import Registry
+from awa_actors.store.leadership import cron_lease
 from awa_actors.store.pool import Pool
 from awa_actors.store.rescue import RescuedJob
 
@@ -52,6 +53,14 @@ def steps(
     ]
 
 
+@attrs.frozen(eq=False)
+class Led:
+    """A lane with a lease of its own."""
+
+    leader: Leader
+    lane: Lane
+
+
 @attrs.define(eq=False)
 class Maintenance:
     """A running candidate, as `nursery.start(client.run_maintenance)` gives it."""
@@ -61,6 +70,7 @@ class Maintenance:
     registry: Registry
     leader: Leader
     lanes: Sequence[Lane]
+    cron: Led | None
     follow_ups: FollowUps
     observers: Observers
     liveness: LivenessActor
@@ -87,7 +97,14 @@ class Maintenance:
             for step in steps(pool, settings, registry, follow_ups.tell)
         ]
         leader = Leader(pool, lambda: liveness.instance, settings.lease, hold)
-        self = cls(pool, settings, registry, leader, lanes, follow_ups, observers, liveness)
+        cron = None
+        if registry.schedules:
+            # Led per application: the leader of the lanes may be a process that does not declare these schedules.
+            lane = next(lane for lane in lanes if isinstance(lane.step, Cron))
+            name = cron_lease(registry.application)
+            cron = Led(Leader(pool, lambda: liveness.instance, settings.lease, lambda term: lane.run(), name), lane)
+            listener.on(LEADER_CHANNEL, cron.leader.wake)
+        self = cls(pool, settings, registry, leader, lanes, cron, follow_ups, observers, liveness)
         listener.on(LEADER_CHANNEL, leader.wake)
         listener.on(DUE_CHANNEL, lanes[0].wake)
         return self
@@ -107,17 +124,25 @@ class Maintenance:
         """Whether the stored beat is so fresh that nobody takes this process for dead."""
         return self.liveness.may_claim()
 
+    @property
+    def _leaders(self) -> list[Leader]:
+        return [self.leader, *([] if self.cron is None else [self.cron.leader])]
+
+    def _leader_of(self, lane: Lane) -> Leader:
+        return self.cron.leader if self.cron is not None and lane is self.cron.lane else self.leader
+
     async def wait_leader(self) -> int:
         """Wait until this process leads; returns the term."""
         return await self.leader.wait_leader()
 
     def resign(self) -> None:
-        """Give up the term and stand aside for one lease, so that another process can lead."""
-        self.leader.give_up()
+        """Give up what it leads and stand aside for one lease, so that another process can lead."""
+        for leader in self._leaders:
+            leader.give_up()
 
     def describe(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Lanes and details, as the instance row publishes them."""
-        leading = self.lanes if self.is_leader else ()
+        leading = [lane for lane in self.lanes if self._leader_of(lane).term is not None]
         lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in leading}
         details = {
             "leader": self.is_leader,
@@ -132,13 +157,15 @@ class Maintenance:
         task_status.started(self)
         if not self.settings.lead:
             await trio.sleep_forever()
-        await self.leader.run()
+        async with trio.open_nursery() as nursery:
+            for leader in self._leaders:
+                nursery.start_soon(leader.run, name=f"{leader.name} leader")
 
     async def _hold(self, term: int) -> None:
         """Run the lanes of one term; each is its own task, so none delays another."""
         try:
             async with trio.open_nursery() as nursery:
-                for lane in self.lanes:
+                for lane in [lane for lane in self.lanes if self._leader_of(lane) is self.leader]:
                     nursery.start_soon(lane.run, name=f"lane {lane.step.name}")
         except* LaneDown as down:
             logger.error("term %d is given up: %s", term, "; ".join(str(error) for error in down.exceptions))

@@ -51,7 +51,8 @@ async def look(session: Session) -> Health:
     row = await session.fetchrow(LEADER)
     leader = None if row is None else Leader(*row)
     registered = await instances(session)
-    leading = [one for one in registered if leader is not None and one.id == leader.instance]
+    # A process that does not lead may still decide the schedules of its application.
+    leading = [one for one in registered if one.alive or (leader is not None and one.id == leader.instance)]
     deployment = Deployment(
         leader=leader,
         lanes=tuple(lane for one in leading for lane in _lanes(one)),

@@ -8,8 +8,6 @@ import attrs
 
 from awa_actors.store.pool import Session
 
-PARKED = "parked"
-"""Not a ring: the plain table of ready rows of paused queues, listed with its size beside the slots."""
 SLOTS = {"segments": 8, "ready": 8, "leases": 4}
 
 RINGS = """
@@ -24,13 +22,11 @@ SELECT r.ring, s.slot, pg_catalog.pg_relation_size(('awa_queue.' || r.tables || 
            WHERE t.ring = r.ring AND t.slot = s.slot ORDER BY t.generation DESC LIMIT 1))::float8 AS sealed_for
 FROM (VALUES ('segments', 'bodies', 8), ('ready', 'ready', 8), ('leases', 'leases', 4)) AS r (ring, tables, slots)
 CROSS JOIN LATERAL generate_series(0, r.slots - 1) AS s (slot)
-UNION ALL SELECT 'parked', 0, pg_catalog.pg_relation_size('awa_queue.parked_ready'::regclass), NULL
 """
 TURN = "SELECT awa_queue.turn($1, $2)"
 TRUNCATE_SLOT = "SELECT outcome, blocker FROM awa_queue.truncate_slot($1, $2, make_interval(secs => $3))"
 CARRY_LEASES = "SELECT awa_queue.carry_leases($1, $2)"
 PARK_READY = "SELECT awa_queue.park_ready($1, $2)"
-UNPARK_READY = "SELECT awa_queue.unpark_ready($1)"
 CARRY_BODIES = "SELECT awa_queue.carry_bodies($1, $2)"
 FORGET = "SELECT terminal, dead FROM awa_queue.forget($1, make_interval(secs => $2), make_interval(secs => $3))"
 FORGET_INSTANCES = """
@@ -114,11 +110,6 @@ async def carry_leases(session: Session, slot: int, rows: int) -> int:
 async def park_ready(session: Session, slot: int, rows: int) -> int:
     """Move up to `rows` ready rows of paused queues out of a slot; returns how many."""
     return int(await session.fetchval(PARK_READY, slot, rows))
-
-
-async def unpark_ready(session: Session, rows: int) -> int:
-    """Put up to `rows` parked ready rows of resumed queues back; returns how many."""
-    return int(await session.fetchval(UNPARK_READY, rows))
 
 
 async def carry_bodies(session: Session, slot: int, rows: int) -> int:

@@ -1,4 +1,4 @@
-"""The leader's lease: one row, renewed by compare-and-swap on (holder, term), judged by the database's clock."""
+"""Leases of leaders: a row each, renewed by compare-and-swap on (holder, term), judged by the database's clock."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ clock_timestamp()
 RETURNING term, pg_catalog.pg_notify('awa:leader', 'resign')
 """
 MAINTENANCE = "maintenance"
+"""The lease of whoever runs the lanes; `cron_lease` names those of the applications that declare schedules."""
 
 
 @attrs.frozen
@@ -65,33 +66,38 @@ class Lease:
         return self.holder is None or self.left <= 0 or not self.session_alive
 
 
-async def acquire(session: Session, holder: uuid.UUID, lease: float) -> int | None:
+def cron_lease(application: str) -> str:
+    """Name the lease of the process that decides the schedules of an application."""
+    return f"cron of {application}"
+
+
+async def acquire(session: Session, holder: uuid.UUID, lease: float, name: str = MAINTENANCE) -> int | None:
     """Stand for election; returns the term that was won, or None. `lease` in seconds."""
-    term: int | None = await session.fetchval(ACQUIRE, MAINTENANCE, holder, lease, not session.pooler)
+    term: int | None = await session.fetchval(ACQUIRE, name, holder, lease, not session.pooler)
     return term
 
 
-async def look(session: Session) -> Lease | None:
+async def look(session: Session, name: str = MAINTENANCE) -> Lease | None:
     """Who leads now; None when nobody ever did."""
-    row = await session.fetchrow(LOOK, MAINTENANCE)
+    row = await session.fetchrow(LOOK, name)
     if row is None:
         return None
     return Lease(None if row["holder"] is None else str(row["holder"]), row["term"], row["left"], row["session_alive"])
 
 
-async def renew(session: Session, holder: uuid.UUID, term: int, lease: float) -> bool | None:
+async def renew(session: Session, holder: uuid.UUID, term: int, lease: float, name: str = MAINTENANCE) -> bool | None:
     """Extend the lease of this very term.
 
     Returns:
         None when the term is over; else whether somebody asked the leader to resign.
     """
-    asked: bool | None = await session.fetchval(RENEW, MAINTENANCE, holder, term, lease)
+    asked: bool | None = await session.fetchval(RENEW, name, holder, term, lease)
     return asked
 
 
-async def resign(session: Session, holder: uuid.UUID, term: int) -> None:
+async def resign(session: Session, holder: uuid.UUID, term: int, name: str = MAINTENANCE) -> None:
     """Give the lease back and tell the candidates. An old term changes nothing."""
-    await session.execute(RESIGN, MAINTENANCE, holder, term)
+    await session.execute(RESIGN, name, holder, term)
 
 
 async def request_resign(session: Session) -> int | None:

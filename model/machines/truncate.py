@@ -104,7 +104,7 @@ class Truncation(Machine[Ring]):
 
     @action
     def move(self, s: Ring) -> Steps[Ring]:
-        """A claim, a completion, a park or an unpark.
+        """A claim (of a resumed queue: with its unpark), a completion or a park.
 
         The row that points at the body is deleted here and inserted there.
         """

@@ -114,6 +114,23 @@ async def test_a_leader_that_goes_leaves_no_fire_out_and_none_is_doubled(databas
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
+async def test_an_application_that_does_not_lead_the_lanes_still_has_its_schedules_decided(database: str) -> None:
+    one, two = (scheduled(name, EVERY_SECOND, application=name) for name in ("one", "two"))
+    async with (
+        awa.open_client(database, registry=one) as first,
+        awa.open_client(database, registry=two) as second,
+        trio.open_nursery() as nursery,
+    ):
+        candidates: list[awa.Maintenance] = [
+            await nursery.start(partial(client.run_maintenance, settings=SHORT)) for client in (first, second)
+        ]
+        await fires(first, "one", 2)
+        await fires(first, "two", 2)
+        assert sum(one.is_leader for one in candidates) == 1
+        nursery.cancel_scope.cancel()
+
+
 STABLE = """
 import sys
 sys.path[:0] = [".", "tests"]

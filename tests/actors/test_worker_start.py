@@ -105,7 +105,7 @@ async def stop_after(database: str, registry: awa.Registry, steps: int) -> None:
     assert scope.cancelled_caught
 
 
-async def test_a_stop_at_some_moments_of_the_start_ends_it(database: str, registry: awa.Registry) -> None:
+async def test_a_stop_at_five_moments_of_the_start_ends_it(database: str, registry: awa.Registry) -> None:
     steps = await steps_of_a_start(database, registry)
     for step in random.Random(44).sample(range(1, steps), 5):
         await stop_after(database, registry, step)
@@ -114,9 +114,9 @@ async def test_a_stop_at_some_moments_of_the_start_ends_it(database: str, regist
 
 
 @pytest.mark.slow
-async def test_a_stop_at_any_moment_of_the_start_ends_it(database: str, registry: awa.Registry) -> None:
+async def test_a_stop_at_fifty_moments_of_the_start_ends_it(database: str, registry: awa.Registry) -> None:
     steps = await steps_of_a_start(database, registry)
-    for step in range(1, steps + 20, max(1, steps // 150)):
+    for step in range(1, steps + 20, max(1, steps // 50)):
         await stop_after(database, registry, step)
     async with working(database, registry) as (client, _):
         await becomes(client, (await client.insert(Work())).id, JobState.COMPLETED)

@@ -34,7 +34,7 @@ LEASE = 10.0
 
 LEADER_PID = """
 SELECT i.pid FROM awa.leadership l JOIN awa.instances i ON i.id = l.holder
-WHERE l.expires_at > clock_timestamp() AND l.term > $1
+WHERE l.name = 'maintenance' AND l.expires_at > clock_timestamp() AND l.term > $1
 """
 END_LEADER_SESSION = "SELECT pg_terminate_backend(backend_pid) FROM awa.leadership"
 LEFT = """

@@ -80,5 +80,5 @@ async def test_the_maintenance_role_holds_what_the_formula_says(
         client = await stack.enter_async_context(awa.open_client(database, registry=registry))
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(partial(client.run_maintenance, settings=quick_lanes))
-        await reaches(operator, ROLE + MAINTENANCE + schedules)
+        await reaches(operator, ROLE + MAINTENANCE + 2 * schedules)
         nursery.cancel_scope.cancel()

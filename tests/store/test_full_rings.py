@@ -85,18 +85,6 @@ async def test_a_slot_that_the_ledger_has_forgotten_is_still_emptied(database: s
     assert plane.complete([attempt]) == {job_id}
 
 
-async def test_jobs_of_a_resumed_queue_come_back_without_waiting_for_the_next_pass(database: str, plane: Plane) -> None:
-    plane.insert(5)
-    plane.rows("INSERT INTO awa.queues (queue, paused) VALUES ('default', true)")
-    slot = plane.current("ready")
-    plane.turn("ready")
-    assert plane.value("SELECT awa_queue.park_ready(%s, 10)", slot) == 5
-    plane.rows("UPDATE awa.queues SET paused = false")
-    reports = [await passing(database, rows=2) for _ in range(3)]
-    assert [report.more for report in reports] == [True, True, False]
-    assert len(plane.claim().ids) == 5
-
-
 @pytest.mark.parametrize("ring", ["ready", "leases"])
 async def test_a_blocker_of_truncation_is_named_after_some_passes(
     database: str, plane: Plane, other: Plane, ring: str

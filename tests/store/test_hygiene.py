@@ -355,11 +355,23 @@ def test_jobs_of_a_paused_queue_are_parked_once_and_come_back_in_their_places(
     assert plane.claim(queue="other").ids == [bystander]
     assert truncate_now(plane, "ready", slot) == "truncated"
     assert [plane.state(job_id) for job_id in ids] == ["available"] * 5
-    assert plane.value("SELECT awa_queue.unpark_ready(100)") == 0
+    assert plane.claim().ids == []
     plane.rows("UPDATE awa.queues SET paused = false")
-    plane.insert(1, args='{"new": true}')
-    assert [plane.value("SELECT awa_queue.unpark_ready(3)") for _ in range(3)] == [3, 2, 0]
-    assert plane.claim().ids[:5] == ids
+    newer = plane.insert(2)
+    assert [plane.claim(3).ids for _ in range(3)] == [ids[:3], [*ids[3:], newer[0]], newer[1:]]
+    assert plane.value("SELECT count(*) FROM awa_queue.parked_ready") == 0
+
+
+def test_what_two_claimers_take_at_once_of_a_resumed_queue_stays_in_order(plane: Plane, other: Plane) -> None:
+    ids = plane.insert(6)
+    plane.rows("INSERT INTO awa.queues (queue, paused) VALUES ('default', true)")
+    plane.value("SELECT awa_queue.park_ready(%s, 10)", sealed(plane, "ready"))
+    plane.rows("UPDATE awa.queues SET paused = false")
+    newer = plane.insert(1)
+    with other.transaction():
+        other.value("SELECT awa_queue.unpark('default', 1::smallint, 2)")
+        assert plane.claim(2).ids == ids[2:4]
+    assert plane.claim(10).ids == [*ids[:2], *ids[4:], *newer]
 
 
 def test_failed_and_dead_jobs_are_forgotten_with_their_keys(plane: Plane) -> None:

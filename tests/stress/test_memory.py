@@ -11,9 +11,9 @@ from at_work import Work, working
 import awa_actors as awa
 from awa_actors.config import QueueConfig
 
-BUDGET = 55.0
+BUDGET = 20.0
 """Seconds: on a slow machine fewer jobs are run, and what they leave behind is looked for all the same."""
-WARM, MORE, BATCH = 100_000, 300_000, 5_000
+WARM, MORE, BATCH = 40_000, 120_000, 5_000
 LEAST = 20_000
 
 

@@ -217,7 +217,6 @@ class Run:
 
     async def _move(self, connection: Connection, dice: random.Random) -> None:
         self.stats["promoted"] += await connection.fetchval("SELECT moved FROM awa_queue.promote(200)")
-        self.stats["unparked"] += await connection.fetchval("SELECT awa_queue.unpark_ready(100)")
 
     async def _rescue(self, connection: Connection, dice: random.Random) -> None:
         await connection.execute("SELECT awa.bury_instances()")

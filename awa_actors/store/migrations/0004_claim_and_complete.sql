@@ -158,6 +158,10 @@ BEGIN
     END IF;
     -- A queue without settings has left NULLs here.
     v_shards := coalesce(v_shards, 1);
+    IF EXISTS (SELECT FROM awa_queue.parked_ready r WHERE r.queue = p_queue) THEN
+        PERFORM awa_queue.unpark(p_queue, v_shards, p_n);
+        p_hints := '{}';
+    END IF;
     p_deadline_ms := nullif(coalesce(v_deadline, p_deadline_ms), 0);
     -- Always whole: to assign to an element of an empty array would make it the first one that drivers see.
     v_hints := coalesce(p_hints, '{}') || array_fill(0::bigint, ARRAY[greatest(4 * v_shards - coalesce(cardinality(p_hints), 0), 0)]);

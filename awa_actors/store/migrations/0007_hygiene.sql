@@ -161,7 +161,7 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Ready rows of paused queues leave the ring once, for a plain table; resuming puts them back with the places they had.
+-- Ready rows of paused queues leave the ring once, for a plain table; the first claims after a pause bring them back.
 CREATE FUNCTION awa_queue.park_ready(p_slot integer, p_rows integer) RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE v_count integer;
 BEGIN
@@ -177,24 +177,22 @@ BEGIN
     RETURN v_count;
 END $$;
 
-CREATE FUNCTION awa_queue.unpark_ready(p_rows integer) RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE v_rslot smallint := awa_queue.current_slot('ready'); v_count integer; v_queue text; v_queues text[];
+-- What a claim does first for a queue that was resumed: the first p_rows of each of its lanes return to the ring, in order and with
+-- the places they had. As many of each lane as the claim may take at all: nothing newer in a lane overtakes what was parked.
+CREATE FUNCTION awa_queue.unpark(p_queue text, p_lanes smallint, p_rows integer) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
 BEGIN
     WITH picked AS MATERIALIZED (
-        SELECT r.ctid AS tid FROM awa_queue.parked_ready r
-        WHERE NOT EXISTS (SELECT FROM awa.queues q WHERE q.queue = r.queue AND q.paused AND coalesce(q.paused_until > clock_timestamp(), true))
-        ORDER BY r.pos LIMIT p_rows FOR UPDATE OF r SKIP LOCKED
+        SELECT r.tid FROM generate_series(1, 4) p CROSS JOIN generate_series(0, p_lanes - 1) s CROSS JOIN LATERAL (
+            SELECT x.ctid AS tid FROM awa_queue.parked_ready x
+            WHERE x.queue = p_queue AND x.priority = p::smallint AND x.shard = s::smallint
+            ORDER BY x.pos LIMIT p_rows FOR UPDATE SKIP LOCKED) r
     ), moved AS (
         DELETE FROM awa_queue.parked_ready r USING picked p WHERE r.ctid = p.tid RETURNING r.*
-    ), placed AS (
-        INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
-        SELECT v_rslot, m.priority, m.shard, m.slot, m.attempt, m.pos, m.job_id, m.run_lease, m.ready_at, m.queue FROM moved m RETURNING queue
     )
-    SELECT count(*), array_agg(DISTINCT p.queue) INTO v_count, v_queues FROM placed p;
-    FOREACH v_queue IN ARRAY coalesce(v_queues, '{}') LOOP
-        PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
-    END LOOP;
-    RETURN v_count;
+    INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
+    SELECT awa_queue.current_slot('ready'), m.priority, m.shard, m.slot, m.attempt, m.pos, m.job_id, m.run_lease, m.ready_at, m.queue
+    FROM moved m;
 END $$;
 
 -- Bodies that are still needed leave a segment that should empty: copied to the current segment, their lease or ready row
