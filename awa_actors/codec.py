@@ -49,7 +49,11 @@ def args_type(cls: type[Any]) -> ArgsType:
 
 
 def _strict(expected: tuple[type, ...], name: str) -> Any:
+    usual = expected[0]
+
     def structure(value: Any, _: Any) -> Any:
+        if value.__class__ is usual:
+            return value
         if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
             raise ValueError(f"must be {name}, not {type(value).__name__}")
         return value
@@ -58,6 +62,8 @@ def _strict(expected: tuple[type, ...], name: str) -> Any:
 
 
 def _structure_float(value: Any, _: Any) -> float:
+    if value.__class__ is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"must be a number, not {type(value).__name__}")
     return float(value)

@@ -6,7 +6,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import attrs
@@ -40,7 +40,7 @@ class Services(Protocol):
     @property
     def callbacks(self) -> Callbacks: ...  # noqa: D102
     async def store_notes(self, attempt: Attempt) -> bool: ...  # noqa: D102
-    def recorded(self, attempt: Attempt) -> None: ...  # noqa: D102
+    def recorded(self, attempts: Iterable[Attempt]) -> None: ...  # noqa: D102
 
 
 @attrs.define(eq=False, slots=True)

@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import attrs
@@ -52,7 +52,7 @@ class _Errand:
 
     @property
     def keeps_scope(self) -> bool:
-        return self.attempt.deadline is not None
+        return self.attempt.deadline is not None or self.attempt.cause is not None
 
     def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, Decision]:
         self.began = time.perf_counter()
@@ -138,9 +138,9 @@ class Crew:
         """Whether an attempt runs here, or has ended and waits to be recorded."""
         return key in self.running or key in self._told
 
-    def recorded(self, attempt: Attempt) -> None:
-        """The end of an attempt is durable."""
-        self._told.discard(attempt.key)
+    def recorded(self, attempts: Iterable[Attempt]) -> None:
+        """The ends of attempts are durable."""
+        self._told.difference_update([attempt.claimed[:2] for attempt in attempts])
 
     def start(self, claimed: Claimed, claim: Claim, queue: QueueConfig, done: Callable[[], None]) -> None:
         """Run a claimed attempt; an unknown kind is given back, visibly and uncounted."""
@@ -242,7 +242,7 @@ class Crew:
             raise
         job_id, kind = attempt.claimed.job_id, attempt.claimed.kind
         if state != "live" or outcome is Outcome.STALE:
-            self.recorded(attempt)
+            self.recorded([attempt])
         if state == "completed" and at is not None:
             if outcome is not Outcome.RECEIPT:
                 why = ended.decision.fields.get("error", outcome.value)

@@ -32,7 +32,7 @@ class Errand(Protocol):
 
     @property
     def keeps_scope(self) -> bool:
-        """Whether the scope was changed (a deadline), so that nobody else may use it."""
+        """Whether the scope was changed (a deadline, a cancellation), so that nobody else may use it."""
 
     def waits(self) -> None:
         """The handler waits for the first time: from now on it may be cancelled."""
@@ -157,7 +157,7 @@ class Runners:
                 while self._next:
                     last = self._next.popleft()
                     outcome = await self._one(last, scope, pass_on)
-                    if passed_on or last.keeps_scope or scope.cancel_called or _leaked(scope):
+                    if passed_on or last.keeps_scope or _leaked(scope):
                         break
                     if not last.finish_nowait(outcome):
                         await last.finish(outcome)

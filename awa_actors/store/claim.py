@@ -86,7 +86,7 @@ async def claim(
     )  # fmt: skip
     return Claim(
         # A row without a kind ended at the claim, as a duplicate.
-        [Claimed._make(values) for values in zip(*columns, strict=True) if values[6] is not None],
+        [tuple.__new__(Claimed, values) for values in zip(*columns, strict=True) if values[6] is not None],
         row["hints"] or [],
         row["claimed_at"],
         len(row["job_ids"]) >= limit or _bytes_of(row["args"], row["extras"], max_bytes) >= max_bytes,

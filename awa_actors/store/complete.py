@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 from awa_actors.store.pool import Session
 
-COMPLETE = "SELECT completed, at FROM awa_queue.complete($1, $2, $3, $4, $5)"
+# As text: the driver asks of every element of an array it encodes whether that is an array itself.
+COMPLETE = """
+SELECT completed, at FROM awa_queue.complete($1::text::bigint[], $2::text::bigint[], $3::text::smallint[], $4, $5)
+"""
 
 
 async def complete(
@@ -26,5 +29,10 @@ async def complete(
     Returns:
         Ids of the completed jobs, and when; the others are stale: somebody else ended or took them.
     """
-    row = await session.fetchrow(COMPLETE, job_ids, run_leases, lslots, instance, results)
+    keys = (_array(job_ids), _array(run_leases), _array(lslots))
+    row = await session.fetchrow(COMPLETE, *keys, instance, results)
     return set(row["completed"] or ()), row["at"]
+
+
+def _array(numbers: Sequence[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"

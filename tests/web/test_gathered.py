@@ -36,7 +36,7 @@ class Database:
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        return [self.answers.get(one.callback_id, one.callback_id) for one in resolutions]  # type: ignore[arg-type]
+        return [self.answers.get(one.callback_id, one.callback_id) for one in resolutions]
 
 
 @pytest.fixture
