@@ -110,14 +110,14 @@ async def test_calls_per_job_of_an_enqueue(database: str) -> None:
             with python_calls() as calls:
                 await client.insert_many(made)
             totals.append(calls.total)
-        assert per_job("calls of a bulk enqueue", *totals, 1_000) <= CALLS_PER_ENQUEUED_JOB
+        assert per_job("calls of a bulk enqueue", totals[0], totals[1], 1_000) <= CALLS_PER_ENQUEUED_JOB
         totals = []
         for jobs in (1, 51):
             with python_calls() as calls:
                 for i in range(jobs):
                     await client.insert(Noop(i))
             totals.append(calls.total)
-        assert per_job("calls of a lone insert", *totals, 50) <= CALLS_PER_LONE_INSERT
+        assert per_job("calls of a lone insert", totals[0], totals[1], 50) <= CALLS_PER_LONE_INSERT
 
 
 async def test_a_lone_statement_wakes_two_tasks(database: str) -> None:
