@@ -117,6 +117,16 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def quickstart(session: nox.Session) -> None:
+    """The quickstart as the built documentation tells it, in an empty environment, timed."""
+    session.install(*group("docs"), "build", "-e", EVERYTHING)
+    work = Path(session.create_tmp()).resolve()
+    session.run("sphinx-build", "-W", "-q", "docs", str(work / "html"))
+    session.run("python", "-m", "build", "--wheel", "--outdir", str(work), ".", silent=True)
+    session.run("python", "docs/try_quickstart.py", str(work / "html"), str(work))
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The benchmarks: to be read, not to pass."""
     session.install(*group("test"), "-e", EVERYTHING)

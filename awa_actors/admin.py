@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from awa_actors.bulk_admin import BulkAdmin
+from awa_actors.batch_admin import BatchAdmin
 from awa_actors.core.text import storable
 from awa_actors.core.validation import aware_datetime, check_queue
 from awa_actors.dead_letter_admin import DeadLetterAdmin
+from awa_actors.deployment_admin import DeploymentAdmin
 from awa_actors.errors import UsageError
 from awa_actors.jobs import InsertedJob, JobRow, JobState
 from awa_actors.override_admin import OverrideAdmin
+from awa_actors.storage_admin import StorageAdmin
 
 if TYPE_CHECKING:
     from awa_actors.core.health import Health, Server
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(eq=False)
-class Admin(BulkAdmin):
+class Admin(DeploymentAdmin):
     """Operator actions; each is one transaction. Reached as ``client.admin``."""
 
     @property
@@ -34,9 +36,19 @@ class Admin(BulkAdmin):
         return DeadLetterAdmin(self._pool)
 
     @property
+    def batches(self) -> BatchAdmin:
+        """How queue or priority of many waiting jobs are changed."""
+        return BatchAdmin(self._pool)
+
+    @property
     def overrides(self) -> OverrideAdmin:
         """How running workers are tuned, queue by queue."""
         return OverrideAdmin(self._pool)
+
+    @property
+    def storage(self) -> StorageAdmin:
+        """The move between storage planes."""
+        return StorageAdmin(self._pool)
 
     async def job(self, job_id: int) -> JobRow:
         """One job, wherever it is.

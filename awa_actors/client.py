@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
+from awa_actors import codec
+from awa_actors.actors.meters import Meters
 from awa_actors.admin import Admin
 from awa_actors.bulk_admin import cancel_within
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from awa_actors.actors.maintenance import Maintenance
     from awa_actors.actors.tick import TickReport
     from awa_actors.actors.worker import Worker
+    from awa_actors.core.metrics import Telemetry
     from awa_actors.store.migrate import Migration
     from awa_actors.store.pool import Pool, Session
 
@@ -33,11 +37,26 @@ Row = Any
 """A row of a query: fields by name or by position."""
 
 
-async def _insert(session: Session, statements: Iterable[Sequence[NewJob]]) -> list[InsertedJob]:
+async def _insert(session: Session, statements: Iterable[Sequence[NewJob]], meters: Meters) -> list[InsertedJob]:
     done: list[InsertedJob] = []
+    began = time.perf_counter()
     for jobs in statements:
         done.extend(inserted(jobs, await session.fetchrow(statement(jobs), *parameters(jobs))))
+    if meters.instruments is not None and done:
+        meters.inserted([(job.kind, job.queue) for job in done if job.inserted], time.perf_counter() - began)
     return done
+
+
+def _sending(meters: Meters, args: Any, opts: InsertOpts | None) -> AbstractContextManager[None]:
+    """Be in a producer's span, where spans are made."""
+    if meters.tracing is None:
+        return nullcontext()
+    named = None if opts is None else opts.queue
+    return meters.tracing.sending(named or codec.args_type(type(args)).queue, 1)
+
+
+def _sending_many(meters: Meters, jobs: int) -> AbstractContextManager[None]:
+    return nullcontext() if meters.tracing is None else meters.tracing.sending(None, jobs)
 
 
 @attrs.frozen(eq=False)
@@ -47,6 +66,7 @@ class Transaction(ResolvesCallbacks):
     _session: Session
     _limit: int
     _registry: Registry = attrs.field(factory=Registry)
+    _meters: Meters = attrs.field(factory=Meters)
 
     async def execute(self, sql: str, *args: Any) -> str:
         """Run a statement with ``$1`` placeholders; returns its command tag."""
@@ -66,11 +86,14 @@ class Transaction(ResolvesCallbacks):
 
     async def insert(self, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
         """Insert one job; it exists when this transaction commits."""
-        return (await _insert(self._session, [[admit(args, opts, limit=self._limit)]]))[0]
+        with _sending(self._meters, args, opts):
+            return (await _insert(self._session, [[admit(args, opts, limit=self._limit)]], self._meters))[0]
 
     async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
         """Insert many jobs; they exist when this transaction commits."""
-        return await _insert(self._session, chunks(admit_many(jobs, opts, limit=self._limit)))
+        wanted = list(jobs) if self._meters.tracing is not None else jobs
+        with _sending_many(self._meters, len(wanted) if isinstance(wanted, list) else 0):
+            return await _insert(self._session, chunks(admit_many(wanted, opts, limit=self._limit)), self._meters)
 
     async def cancel(self, job_id: int, reason: str = "cancelled by an operator") -> JobRow | None:
         """Cancel a job that has not ended, with its follow-ups, when this transaction commits; None: nothing to cancel.
@@ -127,17 +150,26 @@ class Client(ResolvesCallbacks):
     registry: Registry
     settings: DatabaseSettings
     admin: Admin
+    meters: Meters = attrs.field(factory=Meters)
 
-    async def migrate(self, to: int | None = None) -> list[Migration]:
+    async def migrate(self, to: int | None = None, *, storage: str | None = None) -> list[Migration]:
         """Bring the database's schema up to this release (or to version `to`); returns the steps that were applied.
+
+        Args:
+            to: stop at this version.
+            storage: ``canonical`` begins a fresh database on the canonical plane, to rehearse a transition.
 
         Raises:
             SchemaNewerThanCode: the database knows steps that this release does not.
+            UsageError: the database is not fresh, so that it cannot begin anywhere.
         """
-        from awa_actors.store.migrate import migrate
+        from awa_actors.store.migrate import migrate, start_canonical
 
         async with self.pool.acquire() as session:
-            return await migrate(session, to)
+            applied = await migrate(session, to)
+            if storage == "canonical":
+                await start_canonical(session)
+            return applied
 
     async def insert(self, args: Any, opts: InsertOpts | None = None) -> InsertedJob:
         """Insert one job, committed when this returns.
@@ -146,9 +178,10 @@ class Client(ResolvesCallbacks):
             ValidationError: something in it cannot be stored; nothing was written.
             UniqueConflict: another job holds its unique key, and the policy is to raise.
         """
-        admitted = admit(args, opts, limit=self.settings.max_args_bytes)
-        async with self.pool.acquire() as session:
-            return (await _insert(session, [[admitted]]))[0]
+        with _sending(self.meters, args, opts):
+            admitted = admit(args, opts, limit=self.settings.max_args_bytes)
+            async with self.pool.acquire() as session:
+                return (await _insert(session, [[admitted]], self.meters))[0]
 
     async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
         """Insert many jobs, all or none, in their order.
@@ -157,18 +190,20 @@ class Client(ResolvesCallbacks):
             jobs: instances of args classes, not necessarily of one.
             opts: options of every one of them.
         """
-        statements = list(chunks(admit_many(jobs, opts, limit=self.settings.max_args_bytes)))
-        async with self.pool.acquire() as session:
-            if len(statements) <= 1:
-                return await _insert(session, statements)
-            async with session.transaction():
-                return await _insert(session, statements)
+        wanted = list(jobs) if self.meters.tracing is not None else jobs
+        with _sending_many(self.meters, len(wanted) if isinstance(wanted, list) else 0):
+            statements = list(chunks(admit_many(wanted, opts, limit=self.settings.max_args_bytes)))
+            async with self.pool.acquire() as session:
+                if len(statements) <= 1:
+                    return await _insert(session, statements, self.meters)
+                async with session.transaction():
+                    return await _insert(session, statements, self.meters)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Open a transaction: commits at the end of the body, rolls back when it raises or is cancelled."""
         async with self.pool.acquire() as session, session.transaction():
-            yield Transaction(session, self.settings.max_args_bytes, self.registry)
+            yield Transaction(session, self.settings.max_args_bytes, self.registry, self.meters)
 
     async def resolve_external(
         self, callback_id: str, payload: Any = None, default_action: str = "ignore"
@@ -205,8 +240,7 @@ class Client(ResolvesCallbacks):
             SchemaNotMigrated, SchemaNewerThanCode: as they say.
 
         Cancellation: handlers are cancelled, what became of them is recorded in one bounded step. Leaving waits for
-        handlers:
-            one that blocks a thread holds it up.
+            handlers: one that blocks a thread holds it up.
         """
         from awa_actors.actors.worker import WorkerActor
 
@@ -237,8 +271,9 @@ class Client(ResolvesCallbacks):
         from awa_actors.actors.maintenance_role import MaintenanceRole
 
         role = MaintenanceRole(
-            self.pool, self.registry, settings or MaintenanceSettings(), life or WorkerSettings(), self.admin.watching
-        )
+            self.pool, self.registry, settings or MaintenanceSettings(), life or WorkerSettings(), self.admin.watching,
+            self.meters,
+        )  # fmt: skip
         await role.run(task_status=task_status)
 
     async def tick(self, budget: Budget | None = None, settings: MaintenanceSettings | None = None) -> TickReport:
@@ -249,7 +284,9 @@ class Client(ResolvesCallbacks):
         from awa_actors.store.follow_up_plan import Specs
 
         follow_ups = FollowUpStep(RescuedFollowUps(Specs(self.registry)))
-        lanes = steps(self.pool, settings or MaintenanceSettings(), self.registry, follow_ups.told.extend)
+        lanes = steps(
+            self.pool, settings or MaintenanceSettings(), self.registry, follow_ups.told.extend, meters=self.meters
+        )
         return await tick(self.pool, [*lanes, follow_ups], budget or Budget())
 
 
@@ -259,6 +296,7 @@ async def open_client(
     *,
     registry: Registry | None = None,
     settings: DatabaseSettings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Client]:
     """Open a client; leaving closes its connections.
 
@@ -268,6 +306,7 @@ async def open_client(
         database: any Postgres URL, a :class:`~awa_actors.PrivatePostgres`, or None for the PG* environment.
         registry: what this process declares.
         settings: pool size, timeouts, pooler.
+        telemetry: where metrics and spans go, for example an :class:`awa_actors.telemetry.OpenTelemetry`.
     """
     # Imported here and not before: a process that only enqueues over a bridge needs no driver and no Trio.
     from awa_actors.store.loop import open_driver_loop
@@ -278,7 +317,8 @@ async def open_client(
         pool = Pool(url, settings, loop)
         try:
             known = registry or Registry()
-            yield Client(pool, known, settings, Admin(pool, known))
+            meters = Meters() if telemetry is None else Meters(telemetry.instruments, telemetry.tracing)
+            yield Client(pool, known, settings, Admin(pool, known), meters)
         finally:
             await pool.close()
 

@@ -8,6 +8,7 @@ import attrs
 
 from awa_actors.core.leadership import LeaseTiming
 from awa_actors.core.liveness import Liveness
+from awa_actors.core.storage import ROLES as STORAGE_ROLES
 from awa_actors.errors import UsageError
 
 
@@ -19,6 +20,11 @@ def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -
 def _positive_or_none(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None and not value > 0:
         raise UsageError(f"{attribute.name} must be greater than 0 or None, got {value!r}")
+
+
+def _storage_role(instance: object, attribute: attrs.Attribute[Any], value: str) -> None:
+    if value not in STORAGE_ROLES:
+        raise UsageError(f"{attribute.name} is {' or '.join(STORAGE_ROLES)}, not {value!r}")
 
 
 @attrs.frozen
@@ -95,6 +101,8 @@ class WorkerSettings:
         cancel_poll: how often running attempts are checked against the database when nothing is notified.
         interrupted_bound: times a job may be interrupted by stops before they count as attempts.
         follow_up_failures: failures of a follow-up spec after which the outcome commits without it.
+        storage: `canonical` makes this process one that knew only the canonical plane when it started: it claims
+            nothing else. Only for rehearsals of a storage transition.
     """
 
     liveness: Liveness = attrs.field(factory=Liveness)
@@ -103,6 +111,7 @@ class WorkerSettings:
     cancel_poll: float = attrs.field(default=1.0, validator=_positive)
     interrupted_bound: int = attrs.field(default=20, validator=_positive)
     follow_up_failures: int = attrs.field(default=3, validator=_positive)
+    storage: str = attrs.field(default="auto", validator=_storage_role)
 
 
 @attrs.frozen
@@ -117,6 +126,7 @@ class MaintenanceSettings:
         hygiene_interval: between looks at the rings.
         ring_turn: seconds after which a fast ring turns when it holds rows.
         refresh_interval: between refreshes of the numbers that dashboards read.
+        batch_interval: between looks for batch operations that operators submitted.
         cron_interval: longest wait between looks at the schedules; a fire wakes their lane earlier.
         rescue_bound: rescues after which a job fails visibly.
         deadline_margin: how long after its deadline an attempt is taken from a live worker.
@@ -137,6 +147,7 @@ class MaintenanceSettings:
     hygiene_interval: float = attrs.field(default=5.0, validator=_positive)
     ring_turn: float = attrs.field(default=5.0, validator=_positive)
     refresh_interval: float = attrs.field(default=10.0, validator=_positive)
+    batch_interval: float = attrs.field(default=2.0, validator=_positive)
     cron_interval: float = attrs.field(default=5.0, validator=_positive)
     rescue_bound: int = attrs.field(default=5, validator=_positive)
     deadline_margin: float = attrs.field(default=5.0, validator=_positive)

@@ -336,7 +336,7 @@ class Registry:
         times = CronExpression.parse(expression, timezone)
         if opts is not None and isinstance(opts.run_at, dt.datetime):
             raise ValidationError("fires again and again: give a timedelta after each fire", path="$.opts.run_at")
-        job = admit(args, opts)
+        job = admit(args, opts, traced=False)
         self._declare(type(args))
         self.add_schedule(CronSpec(name, times, job, missed_fire, overlap, jitter))
 

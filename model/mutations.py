@@ -8,7 +8,7 @@ REFINEMENT = "model/test_refinement.py"
 ELECTIONS = "model/test_leadership_refinement.py"
 TABLE = "model/test_outcome_table.py"
 RULES = "model/test_rules.py"
-REPLAY = "model/test_replay.py"
+REPLAY = "model/test_real_runs.py"
 
 
 @attrs.frozen
@@ -198,6 +198,20 @@ MUTANTS = (
     ),
     Mutant(
         "a retry keeps run_lease", ADMIN, "    j.attempt := 0;\n", "    j.attempt := 0; j.run_lease := 0;\n", REFINEMENT
+    ),
+    Mutant(
+        "a retry keeps run_lease, as the log of a run shows it",
+        ADMIN,
+        "    j.attempt := 0;\n",
+        "    j.attempt := 0; j.run_lease := 0;\n",
+        REPLAY,
+    ),
+    Mutant(
+        "a snooze is no completion, as the log of a run shows it",
+        SETTLE,
+        "    j.state := (o ->> 'state')::awa.job_state;",
+        "    j.state := CASE WHEN o ? 'snooze' THEN 'retryable' ELSE o ->> 'state' END::awa.job_state;",
+        REPLAY,
     ),
     Mutant(
         "a retry looks once more at what has ended",

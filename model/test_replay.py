@@ -10,7 +10,7 @@ import pytest
 from model.machine import Machine
 from model.machines.lifecycle import Lifecycle
 from model.machines.storage_transition import StorageTransition
-from model.replay import NotAllowed, replay
+from model.replay import NotAllowed, lines_of, replay, replayed
 from model.transitions import JOBS, STATES, STORAGE
 
 
@@ -58,7 +58,8 @@ def test_a_run_of_the_machine_is_accepted(log: list[str]) -> None:
         ([*SNOOZE_THEN_COMPLETE[:4], line(1, 1, "available", "running", "claim")], "line 5: run_lease of job 1 was 1"),
         ([*DEAD_LETTER[:3], line(1, 0, "failed", "available", "admin_retry")], "line 4: run_lease of job 1 was 1"),
         ([*SNOOZE_THEN_COMPLETE, line(1, 2, "running", "completed", "complete")], "line 7: job 1 is completed"),
-        ([line(1, 1, "available", "running", "claim")], "line 1: job 1 was never inserted"),
+        ([line(1, 2, "available", "running", "claim")], "line 1: job 1 has no beginning"),
+        ([line(1, 1, "running", "completed", "complete")], "line 1: job 1 has no beginning"),
         ([line(1, 0, "", "available", "magic")], "line 1: nobody is called 'magic'"),
         (["INFO {not json"], "line 1 is not JSON"),
         (['{"job_id": 1}'], "line 1: by, from, to missing"),
@@ -86,6 +87,52 @@ def test_a_log_of_one_process_among_several_may_lack_steps() -> None:
     assert replay(log, partial=True).steps == 2
     with pytest.raises(NotAllowed, match="run_lease"):
         replay([SNOOZE_THEN_COMPLETE[5], SNOOZE_THEN_COMPLETE[1]], partial=True)
+
+
+def turn(generation: int, before: int, after: int) -> str:
+    return json.dumps({"by": "turn", "ring": "ready", "generation": generation, "from": before, "to": after})
+
+
+TRUNCATION = '{"by": "truncate", "ring": "ready", "slot": 1}'
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ([turn(5, 0, 1), turn(5, 0, 2)], "line 2: the ready ring is at turn 5"),
+        ([turn(5, 0, 1), turn(7, 2, 3)], "line 2: the ready ring is at turn 5"),
+        ([turn(5, 0, 1), turn(6, 2, 3)], "line 2: the ready ring is at slot 1"),
+        ([turn(5, 0, 1), TRUNCATION], "line 2: slot 1 is the one that the ready ring writes to"),
+        (['{"by": "elected", "term": 3}', '{"by": "elected", "term": 3}'], "line 2: term 3 does not follow term 3"),
+    ],
+)
+def test_rings_and_leaders_are_replayed_too(log: list[str], reason: str) -> None:
+    with pytest.raises(NotAllowed, match=reason):
+        replay(log)
+    assert replay([turn(5, 0, 1), turn(6, 1, 2), TRUNCATION, '{"by": "elected", "term": 3}']).steps == 4
+
+
+def test_a_claim_may_seem_to_be_a_little_earlier_than_what_it_takes() -> None:
+    def at(second: int, text: str) -> str:
+        return json.dumps({**json.loads(text), "t": f"2026-01-01T00:00:{second:02}+00:00"})
+
+    claim, promote = SNOOZE_THEN_COMPLETE[4], SNOOZE_THEN_COMPLETE[3]
+    log = [at(number, text) for number, text in enumerate(SNOOZE_THEN_COMPLETE[:3])]
+    assert replay([*log, at(4, claim), at(9, promote)]).steps == 5
+    with pytest.raises(NotAllowed, match="line 4: job 1 is scheduled, not available"):
+        replay([*log, at(4, claim), at(59, promote)])
+
+
+def test_files_of_one_run_are_put_in_order(tmp_path: Path) -> None:
+    lines = [json.loads(text) for text in SNOOZE_THEN_COMPLETE]
+    for number, line in enumerate(lines):
+        line["t"] = f"2026-01-01T00:00:0{number}+00:00"
+    files = [tmp_path / "one", tmp_path / "other"]
+    for n, file in enumerate(files):
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines[1 - n :: 2]))
+    assert replayed(lines_of([str(file) for file in files])).steps == 6
+    with pytest.raises(NotAllowed, match="line 2: job 1 is running, not scheduled"):
+        replayed(lines_of([str(files[0])]))
 
 
 def test_a_file_is_accepted_or_rejected_by_exit_status(tmp_path: Path) -> None:

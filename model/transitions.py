@@ -12,7 +12,8 @@ NOWHERE = ""
 
 ENDED = ("completed", "failed", "cancelled")
 WAITING = ("available", "scheduled", "retryable")
-STATES = (*WAITING, "running", "waiting_external", *ENDED)
+LIVE = ("running", "waiting_external")
+STATES = (*WAITING, *LIVE, *ENDED)
 
 
 @attrs.frozen
@@ -42,25 +43,29 @@ JOBS: dict[str, Rule] = {
     "interrupt": Rule(("running",), ("available", "retryable", "failed")),
     "give_back": Rule(("running",), ("available",)),
     # What happens outside, through a callback.
-    "resolve": Rule(
-        ("running", "waiting_external"), ("completed", "failed", "available", "running", "waiting_external")
-    ),
-    "await": Rule(("running", "waiting_external"), ("running", "waiting_external")),
+    "resolve": Rule(LIVE, ("completed", "failed", "available", *LIVE)),
+    "await": Rule(LIVE, LIVE),
     # What maintenance does.
     "promote": Rule(("scheduled", "retryable"), ("available", "failed")),
     "rescue": Rule(("running",), ("retryable", "failed")),
     "deadline": Rule(("running",), ("retryable", "failed")),
-    "expire": Rule(("waiting_external", "running"), ("retryable", "failed")),
+    "expire": Rule(LIVE, ("retryable", "failed")),
     "forget": Rule(ENDED, (NOWHERE,)),
     # What operators do.
-    "admin_cancel": Rule((*WAITING, "running", "waiting_external"), ("cancelled",)),
-    "admin_retry": Rule(("failed", "cancelled", "waiting_external", *WAITING), ("available",)),
+    "admin_cancel": Rule((*WAITING, *LIVE), ("cancelled",)),
+    "admin_retry": Rule(("failed", "cancelled", "waiting_external", *WAITING), ("available", "scheduled")),
     # What the store does instead when it cannot do what was asked.
-    "duplicate": Rule((*WAITING, "running", "waiting_external", "failed", "cancelled"), ("cancelled",), (0, 1)),
-    "postpone": Rule(("running", "available", "waiting_external"), ("scheduled", "retryable"), (0, 1)),
+    "duplicate": Rule((*WAITING, *LIVE, "failed", "cancelled"), ("cancelled",), (0, 1)),
+    "postpone": Rule(("available", "scheduled", *LIVE, "failed", "cancelled"), ("scheduled",), (0, 1)),
     "unclaimable": Rule(("available",), ("failed",), (0, 1)),
+    "unrecordable": Rule((*WAITING, *LIVE), ("failed",)),
 }
 """By the name of who did it."""
+
+ATTEMPT = {"complete", "retry", "fail", "snooze", "cancel", "park", "interrupt", "give_back"}
+"""Steps of the process that claimed the job, which names itself as the attempt's instance."""
+SILENT = {"insert", "unclaimable"}
+"""Steps without a line: others insert too, and a claim does not tell what it had to write off."""
 
 STORAGE: dict[str, Rule] = {
     "prepare": Rule(("canonical",), ("prepared",)),

@@ -21,6 +21,10 @@ CLAIM = (
     "CALL awa_queue.claim(%s, %s, %s, %s, %s, %s, %s::bigint[],"
     " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
 )
+CLAIM_PLANES = (
+    "CALL awa.claim_planes(%s, %s, %s, %s, %s, %s, %s::bigint[], %s,"
+    " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+)
 COLUMNS = {
     "job_ids": "job_id",
     "run_leases": "run_lease",
@@ -76,10 +80,13 @@ class Plane:
     Args:
         connection: owned by this object.
         instance: whose leases its claims become.
+        both: None to claim from the queue plane alone, as finalized installations do; else from the canonical plane,
+            and (True) then from the queue plane.
     """
 
     connection: psycopg.Connection[dict[str, Any]]
     instance: uuid.UUID = attrs.field(factory=uuid.uuid4)
+    both: bool | None = None
 
     def rows(self, statement: LiteralString | sql.Composed, *values: object) -> list[dict[str, Any]]:
         """Run one statement; returns its rows."""
@@ -161,7 +168,8 @@ class Plane:
         deadline_ms: int | None = None,
     ) -> Claim:
         """Claim for this session's instance."""
-        row = self.row(CLAIM, queue, count, max_bytes, self.instance, aging, deadline_ms, list(hints))
+        asked = (queue, count, max_bytes, self.instance, aging, deadline_ms, list(hints))
+        row = self.row(CLAIM, *asked) if self.both is None else self.row(CLAIM_PLANES, *asked, self.both)
         if row["job_ids"] is None:
             return Claim([], row["hints"] or [])
         columns = zip(*(row[name] for name in COLUMNS), strict=True)

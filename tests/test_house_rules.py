@@ -128,6 +128,17 @@ def test_only_the_store_imports_asyncio() -> None:
     assert not wrong, wrong
 
 
+def test_only_telemetry_imports_opentelemetry() -> None:
+    wrong = [
+        f"{named(path)}:{line} imports {name}"
+        for path in MODULES
+        if room_of(path) != "telemetry"
+        for line, name in imported(path)
+        if name.split(".")[0] == "opentelemetry"
+    ]
+    assert not wrong, wrong
+
+
 def test_a_bridge_imports_no_trio() -> None:
     wrong = [
         f"{named(path)}:{line} imports {name}"

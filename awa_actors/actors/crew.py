@@ -25,6 +25,7 @@ from awa_actors.actors.runners import Runners
 from awa_actors.actors.unknown_kind import UNKNOWN, given_back
 from awa_actors.config import QueueConfig, WorkerSettings
 from awa_actors.core.outcome import COMPLETED, GIVE_BACK, Cause, Decision, Outcome
+from awa_actors.core.trace_context import traceparent_of
 from awa_actors.errors import StoreError, ValidationError
 from awa_actors.events import Started
 from awa_actors.jobs import Completion, JobState
@@ -88,6 +89,20 @@ class _Errand:
         self.done()
 
 
+class _TracedErrand(_Errand):
+    """One whose handler runs in a span of its own."""
+
+    def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, Decision]:
+        attempt, tracing = self.attempt, self.crew.client.meters.tracing
+        claimed, extras = attempt.claimed, attempt.claimed.extras
+        parent = None if extras is None else traceparent_of(orjson.loads(extras).get("metadata"))
+        run: Coroutine[Any, Any, Decision] = tracing.attempt(
+            super().run(scope), job_id=claimed.job_id, kind=claimed.kind, queue=attempt.queue, attempt=claimed.attempt,
+            parent=parent,
+        )  # fmt: skip
+        return run
+
+
 @attrs.define(eq=False)
 class Crew:
     """What runs, and what ended too late to be told.
@@ -120,6 +135,9 @@ class Crew:
     )
     callbacks: Callbacks = attrs.field(
         default=attrs.Factory(lambda self: Callbacks(self.pool, self.settings.cancel_poll), takes_self=True)
+    )
+    _errand: type[_Errand] = attrs.field(
+        default=attrs.Factory(lambda self: _errand_of(self.client), takes_self=True), init=False
     )
     _told: set[tuple[int, int]] = attrs.field(factory=set)
     _limiters: dict[str, trio.CapacityLimiter] = attrs.field(factory=dict)
@@ -158,7 +176,7 @@ class Crew:
             interrupted_bound=self.settings.interrupted_bound,
         )  # fmt: skip
         self.running[claimed[:2]] = attempt
-        self.runners.submit(_Errand(self, attempt, done))
+        self.runners.submit(self._errand(self, attempt, done))
 
     def give_back(self, claimed: Claimed, claim: Claim, queue: QueueConfig) -> None:
         """A claim that was never started goes back to its place, uncounted."""
@@ -321,3 +339,7 @@ class Crew:
         async with self._control_lock:
             session = await self.control.session()
             return await note(session, claimed.job_id, claimed.run_lease, attempt.instance, progress, metadata)
+
+
+def _errand_of(client: Any) -> type[_Errand]:
+    return _Errand if client.meters.tracing is None else _TracedErrand

@@ -12,6 +12,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from awa_actors.actors.meters import Meters
 from awa_actors.actors.rate import Bucket
 from awa_actors.config import QueueConfig, RateLimit
 from awa_actors.errors import AwaError
@@ -19,6 +20,7 @@ from awa_actors.store.claim import Claim, Claimed, claim
 from awa_actors.store.connection import OwnConnection
 from awa_actors.store.held import held
 from awa_actors.store.overrides import Overrides
+from awa_actors.store.planes import Planes
 from awa_actors.store.queues import mark_asleep
 from awa_actors.store.settle import settle
 
@@ -67,11 +69,14 @@ class Dispatcher:
     connection: OwnConnection
     runner: Runner
     listens: bool
+    planes: Planes = attrs.field(factory=Planes.settled)
+    meters: Meters = attrs.field(factory=Meters)
     free: int = attrs.field(init=False)
     _ahead: deque[tuple[Claimed, Claim]] = attrs.field(factory=deque, init=False)
     _quick: bool = attrs.field(default=False, init=False)
     _round_began: float = attrs.field(default=0.0, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _notified_at: float | None = attrs.field(default=None, init=False)
     _hints: list[int] = attrs.field(factory=list, init=False)
     _hints_since: float = attrs.field(default=0.0, init=False)
     _marked_until: float = attrs.field(default=0.0, init=False)
@@ -102,6 +107,16 @@ class Dispatcher:
     def wake(self) -> None:
         """Something may have become claimable, or a permit free."""
         self._wake.set()
+
+    def notified(self) -> None:
+        """A producer said that there is work."""
+        if self._notified_at is None:
+            self._notified_at = trio.current_time()
+        self._wake.set()
+
+    def in_flight(self) -> int:
+        """Attempts that hold a permit."""
+        return self.queue.max_workers - self.free
 
     def stop(self) -> None:
         """Claim no more: `run` ends after the claim that is under way, and what was not started goes back."""
@@ -165,6 +180,7 @@ class Dispatcher:
         if self._bucket is not None:
             wanted = self._bucket.take(wanted, trio.current_time())
             if wanted == 0:
+                self.meters.rate_limited(self.queue.name)
                 await self._pause(min(self._bucket.next_in(trio.current_time()), LONGEST_PAUSE))
                 return
         bucket = self._bucket  # another one may come while the claim is under way
@@ -228,7 +244,9 @@ class Dispatcher:
 
     async def _take(self, wanted: int) -> tuple[int, bool]:
         session, instance = await self.connection.session(), self.runner.instance()
-        self._in_doubt = instance
+        if not self.planes.finalized:
+            await self.planes.refresh(session)
+        self._in_doubt, sent = instance, trio.current_time()
         taken = await claim(
             session,
             self.queue.name,
@@ -238,8 +256,12 @@ class Dispatcher:
             aging=self.queue.priority_aging,
             deadline=self.queue.deadline,
             hints=self._hints,
+            planes=self.planes.claim_from,
         )
-        self._in_doubt = None
+        self._in_doubt, now = None, trio.current_time()
+        woken_for = None if self._notified_at is None else now - self._notified_at
+        self._notified_at = None
+        self.meters.claimed(self.queue.name, wanted, taken, now - sent, woken_for)
         for claimed in taken.attempts:
             if self.free > 0 and not self._stopping:
                 self.free -= 1
@@ -268,8 +290,16 @@ class Dispatcher:
     async def _wait(self, seconds: float) -> None:
         """Wait to be woken. A stop that came while a claim was under way must not be slept through."""
         if not self._stopping:
-            with trio.move_on_after(seconds):
+            with trio.move_on_after(seconds) as scope:
                 await self._wake.wait()
+            if self.meters.instruments is not None:
+                self.meters.woken(self.queue.name, _reason(self._notified_at, scope))
+
+
+def _reason(notified_at: float | None, scope: trio.CancelScope) -> str:
+    if notified_at is not None:
+        return "notified"
+    return "poll" if scope.cancelled_caught else "permit"
 
 
 def _bucket_of(limit: RateLimit | None) -> Bucket | None:

@@ -7,6 +7,7 @@ import time
 import attrs
 
 from awa_actors.actors.lane import StepReport
+from awa_actors.actors.meters import Meters
 from awa_actors.config import MaintenanceSettings
 from awa_actors.store import descriptors, hygiene
 from awa_actors.store.hygiene import Ring, Slot
@@ -29,6 +30,7 @@ class Hygiene:
     """One pass looks at every slot once and moves a bounded number of rows."""
 
     settings: MaintenanceSettings
+    meters: Meters = attrs.field(factory=Meters)
     name: str = "hygiene"
     _slow_at: float | None = attrs.field(default=None, init=False)
     _retention: float = attrs.field(default=0.0, init=False)
@@ -46,11 +48,12 @@ class Hygiene:
         if slow:
             self._retention = await hygiene.completed_retention(session, self.settings.completed_retention)
         rings = await hygiene.rings(session)
+        self.meters.rings(rings.values())
         slots = await hygiene.slots(session)
         active = False
         for ring in rings.values():
             full = sum(slot.bytes > 0 for slot in slots if slot.ring == ring.name)
-            turned = not self._should_turn(ring, slots) or await hygiene.turn(session, ring) is not None
+            turned = not self._should_turn(ring, slots) or await self._turn(session, ring)
             if not turned and full == hygiene.SLOTS[ring.name]:
                 moved, why = await self._make_room(session, ring, slots)
                 done, blocked = done + moved, why or blocked
@@ -62,10 +65,16 @@ class Hygiene:
         if slow:
             self._slow_at = time.monotonic()
             done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
+            done += await hygiene.forget_canonical(session, rows, self.settings.completed_retention)
             await hygiene.forget_instances(session)
             await descriptors.forget(session, self.settings.descriptor_retention)
             await hygiene.end_stuck_sessions(session, self.settings.stuck_session)
         return StepReport(done, wait=ACTIVE_EVERY if active else None, blocked=blocked)
+
+    async def _turn(self, session: Session, ring: Ring) -> bool:
+        slot = await hygiene.turn(session, ring)
+        self.meters.turned(ring, slot)
+        return slot is not None
 
     def _should_turn(self, ring: Ring, slots: list[Slot]) -> bool:
         size = next(slot.bytes for slot in slots if slot.ring == ring.name and slot.number == ring.slot)
@@ -96,7 +105,9 @@ class Hygiene:
     async def _empty(self, session: Session, ring: Ring, slot: Slot, retention: float) -> tuple[int, str | None]:
         """Truncate a slot that is not current; move what keeps it from emptying."""
         moved, key = 0, (ring.name, slot.number)
+        began = time.monotonic()
         outcome = await hygiene.truncate_slot(session, ring.name, slot.number, retention)
+        self.meters.pruned(ring.name, outcome.outcome, time.monotonic() - began)
         if outcome.outcome == "live":
             if ring.name == "leases" and slot.sealed_for >= self.settings.ring_turn:
                 moved = await hygiene.carry_leases(session, slot.number, CARRY)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
+from awa_actors.actors.meters import Meters
 from awa_actors.core.text import error_text
 from awa_actors.errors import StoreError
 from awa_actors.store.connection import OwnConnection
@@ -29,12 +30,14 @@ class StepReport:
         more: there is more to do right now.
         wait: seconds until the next pass is useful, if sooner than the interval.
         blocked: what keeps it from doing its work, in words, or None.
+        over: there will never be anything to do again.
     """
 
     done: int = 0
     more: bool = False
     wait: float | None = None
     blocked: str | None = None
+    over: bool = False
 
 
 class Step(Protocol):
@@ -58,6 +61,7 @@ class LaneHealth:
     passes: int = 0
     done: int = 0
     began: float | None = None
+    over: bool = False
 
     def describe(self, interval: float) -> dict[str, Any]:
         """As published: ages in seconds."""
@@ -91,6 +95,7 @@ class Lane:
         failures_allowed: see `vital`.
         health: outlives the term.
         role: whose lane this is, for the name of its connection.
+        meters: told of every pass.
     """
 
     step: Step
@@ -100,6 +105,7 @@ class Lane:
     failures_allowed: int
     health: LaneHealth
     role: str = "maintenance"
+    meters: Meters = attrs.field(factory=Meters)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def wake(self) -> None:
@@ -107,7 +113,7 @@ class Lane:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until cancelled.
+        """Run until cancelled, or until there is nothing left to do for good.
 
         Raises:
             LaneDown: a vital lane kept failing.
@@ -115,7 +121,7 @@ class Lane:
         Cancellation: a pass is one transaction per statement; cancelled between them nothing has half happened.
         """
         async with OwnConnection(self.pool, f"{self.role} {self.step.name}") as connection:
-            while True:
+            while not self.health.over:
                 self._wake = trio.Event()
                 await self._rest(await self._pass(connection))
 
@@ -125,6 +131,7 @@ class Lane:
         try:
             report = await self.step.run(await connection.session(), self.rows)
         except Exception as error:  # whatever broke, only this lane is affected
+            self._tell(began, None, error)
             return await self._failed(error)
         finally:
             self.health.began = None
@@ -134,10 +141,18 @@ class Lane:
         self.health.failures, self.health.last_error = 0, None
         self.health.last_success, self.health.blocked = trio.current_time(), report.blocked
         self.health.done += report.done
-        if report.more:
+        self.health.over = report.over
+        self._tell(began, report.done, None)
+        if report.more or report.over:
             return 0.0
         rest = self.step.interval if report.wait is None else min(self.step.interval, max(0.0, report.wait))
         return max(rest, DUTY * (trio.current_time() - began) if report.wait is None else 0.0)
+
+    def _tell(self, began: float, done: int | None, error: Exception | None) -> None:
+        seconds = trio.current_time() - began
+        self.meters.passed(self.step.name, self.step.interval, seconds, done)
+        if self.meters.tracing is not None and (done or error is not None):
+            self.meters.tracing.passed(self.step.name, seconds, done or 0, None if error is None else str(error))
 
     async def _failed(self, error: Exception) -> float:
         self.health.failures += 1

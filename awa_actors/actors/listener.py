@@ -30,15 +30,21 @@ class Listener:
     Args:
         pool: opens the connection.
         role: named in the connection.
+        backend: the server process that listens for us; None while there is none.
     """
 
     pool: Pool
     role: str
-    connected: bool = False
+    backend: int | None = None
     _subscribers: dict[str, list[Callable[[], None]]] = attrs.field(factory=dict)
     _cancelled: list[Callable[[int, int], None]] = attrs.field(factory=list)
     _listening: list[Callable[[], None]] = attrs.field(factory=list)
     _told: dict[str, list[Callable[[str | None], None]]] = attrs.field(factory=dict)
+
+    @property
+    def connected(self) -> bool:
+        """Whether this process listens now, as far as it knows."""
+        return self.backend is not None
 
     def on(self, channel: str, wake: Callable[[], None]) -> None:
         """Call `wake` for every notification on a channel, and after every reconnection. Before `run`."""
@@ -86,8 +92,8 @@ class Listener:
                 try:
                     session = await connection.session()
                     lost = trio.Event()
-                    await listen(session, channels, self._notified, lost.set)
-                    self.connected, delay = True, RECONNECT_FIRST
+                    self.backend = await listen(session, channels, self._notified, lost.set)
+                    delay = RECONNECT_FIRST
                     task_status.started()
                     task_status = trio.TASK_STATUS_IGNORED
                     for look in self._listening:
@@ -106,7 +112,7 @@ class Listener:
                     logger.warning("the listening connection was lost")
                 except StoreError as error:
                     logger.warning("cannot listen, polling meanwhile: %s", error)
-                self.connected = False
+                self.backend = None
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 await connection.close()

@@ -8,12 +8,13 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
 import trio
 
+from awa_actors.actors.listener import Listener
 from awa_actors.core.liveness import Liveness
 from awa_actors.errors import StoreError
 from awa_actors.store.beat import Beat, Pulse
@@ -32,6 +33,10 @@ def _nothing_to_describe() -> tuple[dict[str, Any], dict[str, Any]]:
     return {}, {}
 
 
+async def _nothing_to_look_at(session: Session) -> None:
+    return None
+
+
 @attrs.define(eq=False)
 class LivenessActor:
     """Registers an instance, beats from a thread, and registers anew when the row was declared dead.
@@ -44,6 +49,8 @@ class LivenessActor:
         kinds, queues: what is published about this process.
         describe: lanes and details, asked for at every publication.
         lost: called when this instance's attempts have gone to others.
+        look: what a description needs to know; asked before every publication.
+        listener: of this process, whose server process is published: an outsider can tell whether it lives.
     """
 
     pool: Pool
@@ -55,6 +62,8 @@ class LivenessActor:
     queues: dict[str, Any]
     describe: Callable[[], tuple[dict[str, Any], dict[str, Any]]] = _nothing_to_describe
     lost: Callable[[], None] = lambda: None
+    look: Callable[[Session], Awaitable[None]] = _nothing_to_look_at
+    listener: Listener | None = None
     instance: uuid.UUID = attrs.field(factory=uuid.uuid4)
     state: str = "running"
     pulse: Pulse = attrs.field(factory=Pulse)
@@ -84,7 +93,7 @@ class LivenessActor:
     async def _register(self, connection: OwnConnection) -> None:
         me = Identity(
             self.instance, self.role, socket.gethostname(), os.getpid(), self.version, self.liveness.stale_after,
-            self.kinds, self.queues, self.describe()[1],
+            self.kinds, self.queues, self._details(self.describe()[1]),
         )  # fmt: skip
         await register(await connection.session(), me)
         self.pulse.last_good = time.monotonic()
@@ -122,6 +131,17 @@ class LivenessActor:
         finally:
             stop.set()
 
+    def _details(self, described: dict[str, Any]) -> dict[str, Any]:
+        """What the doctor asks of every process, beside what this one describes."""
+        settings = self.pool.settings
+        listens = settings.listens and self.listener is not None
+        return described | {
+            "pool_size": settings.pool_size,
+            "pooler": settings.pooler,
+            "listens": listens,
+            "listener": self.listener.backend if self.listener is not None and listens else None,
+        }
+
     async def sign_off(self, session: Session) -> None:
         """Say that this instance has ended, as the last thing it does: whatever it still holds may be taken at once."""
         await leave(session, self.instance)
@@ -133,9 +153,11 @@ class LivenessActor:
 
     async def _publish(self, connection: OwnConnection) -> None:
         while True:
-            lanes, details = self.describe()
             try:
-                await publish(await connection.session(), self.instance, self.state, lanes, details)
+                session = await connection.session()
+                await self.look(session)
+                lanes, details = self.describe()
+                await publish(session, self.instance, self.state, lanes, self._details(details))
             except StoreError as error:
                 logger.debug("instance row not published: %s", error)
             await trio.sleep(PUBLISH_EVERY)

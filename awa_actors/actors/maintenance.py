@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import trio
 
+from awa_actors.actors.batches import Batches
 from awa_actors.actors.cron import Cron
 from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.hygiene import Hygiene
@@ -19,14 +20,17 @@ from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
 from awa_actors.actors.leader import Leader
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
+from awa_actors.actors.meters import Meters
+from awa_actors.actors.mover import Mover
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.promote import Promote
 from awa_actors.actors.refresh import Refresh
 from awa_actors.actors.rescue import Rescue
 from awa_actors.config import MaintenanceSettings
-from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL
+from awa_actors.core.channels import DUE_CHANNEL, LEADER_CHANNEL, STORAGE_CHANNEL
 from awa_actors.registry import Registry
 from awa_actors.store.leadership import cron_lease
+from awa_actors.store.planes import Planes
 from awa_actors.store.pool import Pool
 from awa_actors.store.rescue import RescuedJob
 
@@ -41,15 +45,19 @@ def steps(
     settings: MaintenanceSettings,
     registry: Registry,
     committed: Callable[[list[RescuedJob]], None] = lambda rescued: None,
+    planes: Planes | None = None,
+    meters: Meters | None = None,
 ) -> list[Step]:
     """The steps of all lanes, in the order a tick runs them. `committed` is told what was rescued."""
-    listens = pool.settings.listens
+    listens, meters = pool.settings.listens, meters or Meters()
     return [
         Promote(settings.promote_interval if listens else min(settings.promote_interval, 0.2), listens),
-        Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed),
+        Rescue(settings.rescue_interval, settings.rescue_bound, settings.deadline_margin, committed, meters),
+        Mover(planes or Planes()),
         *([Cron(registry, settings.cron_interval)] if registry.schedules else []),
-        Hygiene(settings),
-        Refresh(settings.refresh_interval),
+        Hygiene(settings, meters),
+        Batches(settings.batch_interval),
+        Refresh(settings.refresh_interval, meters),
     ]
 
 
@@ -74,6 +82,8 @@ class Maintenance:
     follow_ups: FollowUps
     observers: Observers
     liveness: LivenessActor
+    planes: Planes
+    meters: Meters
 
     @classmethod
     def build(
@@ -85,16 +95,20 @@ class Maintenance:
         listener: Listener,
         follow_ups: FollowUps,
         observers: Observers,
+        planes: Planes | None = None,
+        meters: Meters | None = None,
     ) -> Maintenance:
         """Put the parts together and subscribe to what wakes them. Before the listener runs."""
         self: Maintenance
+        meters = meters or Meters()
 
         async def hold(term: int) -> None:
             await self._hold(term)
 
+        planes = planes or Planes()
         lanes = [
-            Lane(step, pool, settings.batch, step.name in VITAL, settings.lane_failures, LaneHealth())
-            for step in steps(pool, settings, registry, follow_ups.tell)
+            Lane(step, pool, settings.batch, step.name in VITAL, settings.lane_failures, LaneHealth(), meters=meters)
+            for step in steps(pool, settings, registry, follow_ups.tell, planes, meters)
         ]
         leader = Leader(pool, lambda: liveness.instance, settings.lease, hold)
         cron = None
@@ -104,9 +118,12 @@ class Maintenance:
             name = cron_lease(registry.application)
             cron = Led(Leader(pool, lambda: liveness.instance, settings.lease, lambda term: lane.run(), name), lane)
             listener.on(LEADER_CHANNEL, cron.leader.wake)
-        self = cls(pool, settings, registry, leader, lanes, cron, follow_ups, observers, liveness)
+        self = cls(pool, settings, registry, leader, lanes, cron, follow_ups, observers, liveness, planes, meters)
         listener.on(LEADER_CHANNEL, leader.wake)
         listener.on(DUE_CHANNEL, lanes[0].wake)
+        for lane in lanes:
+            if isinstance(lane.step, Mover):
+                listener.on(STORAGE_CHANNEL, lane.wake)
         return self
 
     @property
@@ -131,6 +148,10 @@ class Maintenance:
     def _leader_of(self, lane: Lane) -> Leader:
         return self.cron.leader if self.cron is not None and lane is self.cron.lane else self.leader
 
+    def _has_work(self, lane: Lane) -> bool:
+        """Whether a lane may ever have something to do: where the planes are known to be one, the mover has not."""
+        return not (isinstance(lane.step, Mover) and self.planes.finalized)
+
     async def wait_leader(self) -> int:
         """Wait until this process leads; returns the term."""
         return await self.leader.wait_leader()
@@ -142,13 +163,17 @@ class Maintenance:
 
     def describe(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Lanes and details, as the instance row publishes them."""
-        leading = [lane for lane in self.lanes if self._leader_of(lane).term is not None]
+        leading = [lane for lane in self.lanes if self._leader_of(lane).term is not None and not lane.health.over]
         lanes = {lane.step.name: lane.health.describe(lane.step.interval) for lane in leading}
         details = {
+            "candidate": self.settings.lead,
+            "schedules": bool(self.registry.schedules),
             "leader": self.is_leader,
             "term": self.term,
+            **self.planes.describe(),
             **self.follow_ups.describe(),
             "observed_events_dropped": self.observers.dropped,
+            "totals": self.meters.describe(),
         }
         return lanes, details
 
@@ -157,16 +182,25 @@ class Maintenance:
         task_status.started(self)
         if not self.settings.lead:
             await trio.sleep_forever()
-        async with trio.open_nursery() as nursery:
-            for leader in self._leaders:
-                nursery.start_soon(leader.run, name=f"{leader.name} leader")
+        with self.meters.watching(
+            {
+                "awa.maintenance.leader": lambda: [({}, int(self.is_leader))],
+                "awa.maintenance.term": lambda: [({}, self.term or 0)],
+            }
+        ):
+            async with trio.open_nursery() as nursery:
+                for leader in self._leaders:
+                    nursery.start_soon(leader.run, name=f"{leader.name} leader")
 
     async def _hold(self, term: int) -> None:
         """Run the lanes of one term; each is its own task, so none delays another."""
         try:
             async with trio.open_nursery() as nursery:
-                for lane in [lane for lane in self.lanes if self._leader_of(lane) is self.leader]:
+                mine = [lane for lane in self.lanes if self._leader_of(lane) is self.leader]
+                for lane in filter(self._has_work, mine):
                     nursery.start_soon(lane.run, name=f"lane {lane.step.name}")
         except* LaneDown as down:
             logger.error("term %d is given up: %s", term, "; ".join(str(error) for error in down.exceptions))
             self.leader.give_up()
+        finally:
+            self.meters.term_ended()

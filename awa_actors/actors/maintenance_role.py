@@ -13,12 +13,15 @@ from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
 from awa_actors.actors.maintenance import Maintenance
+from awa_actors.actors.meters import Meters, vital_gauges
 from awa_actors.actors.observers import Observers
 from awa_actors.config import MaintenanceSettings, WorkerSettings
+from awa_actors.core.channels import STORAGE_CHANNEL
 from awa_actors.errors import StoreError
 from awa_actors.registry import Registry
 from awa_actors.store.follow_up_plan import Specs
 from awa_actors.store.migrate import check
+from awa_actors.store.planes import Planes
 from awa_actors.store.pool import Pool
 
 logger = logging.getLogger("awa_actors.maintenance")
@@ -33,6 +36,7 @@ class MaintenanceRole:
     settings: MaintenanceSettings
     life: WorkerSettings
     watching: list[Observers] = attrs.field(factory=list)
+    meters: Meters = attrs.field(factory=Meters)
 
     async def run(self, *, task_status: trio.TaskStatus[Maintenance] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the database moving until cancelled.
@@ -49,20 +53,24 @@ class MaintenanceRole:
         liveness = LivenessActor(
             self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {}
         )  # fmt: skip
+        liveness.listener = listener
+        planes = Planes(self.life.storage)
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "maintenance")
         maintenance = Maintenance.build(
-            self.pool, self.registry, self.settings, liveness, listener, follow_ups, observers
+            self.pool, self.registry, self.settings, liveness, listener, follow_ups, observers, planes, self.meters
         )
-        liveness.describe = maintenance.describe
+        liveness.describe, liveness.look = maintenance.describe, planes.refresh
+        listener.on(STORAGE_CHANNEL, planes.changed)
         logger.info("maintenance role: keeps the database moving, never claims or runs a job")
         try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(follow_ups.run, name="follow-up dispatcher")
-                await nursery.start(observers.run, name="observers")
-                await nursery.start(liveness.run, name="liveness")
-                await nursery.start(listener.run, name="listener")
-                nursery.start_soon(Descriptors(self.pool, self.registry).run, name="descriptors")
-                await maintenance.run(task_status=task_status)
+            with self.meters.watching(vital_gauges(liveness, follow_ups)):
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(follow_ups.run, name="follow-up dispatcher")
+                    await nursery.start(observers.run, name="observers")
+                    await nursery.start(liveness.run, name="liveness")
+                    await nursery.start(listener.run, name="listener")
+                    nursery.start_soon(Descriptors(self.pool, self.registry).run, name="descriptors")
+                    await maintenance.run(task_status=task_status)
         finally:
             with trio.move_on_after(self.life.shutdown_write, shield=True):
                 await self._sign_off(liveness)

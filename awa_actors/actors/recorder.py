@@ -7,9 +7,10 @@ of failures does not slow successes. Each owns one connection, so handlers that 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, assert_never
 
 import attrs
 import orjson
@@ -17,9 +18,11 @@ import trio
 
 from awa_actors.actors.follow_ups import FollowUps
 from awa_actors.actors.messages import Ended
+from awa_actors.actors.meters import Landed, Meters
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.outcome_events import event_of, event_record, possible_outcomes
 from awa_actors.core.outcome import Decision, Outcome
+from awa_actors.core.reschedule import CancelledDuplicate, Migrated, Refused, Rescheduled, Stale
 from awa_actors.core.text import storable
 from awa_actors.errors import AwaError, TransientStoreError, UsageError
 from awa_actors.events import Event
@@ -31,6 +34,7 @@ from awa_actors.store.connection import OwnConnection
 from awa_actors.store.follow_up_plan import FAILURES_KEY, PlannedJob, SpecFailed, outcome_of
 from awa_actors.store.insert import NewJob
 from awa_actors.store.pool import Session
+from awa_actors.store.reschedule import reschedule
 from awa_actors.store.settle import note_body, settle
 
 BATCH = 512
@@ -39,6 +43,8 @@ MAILBOX = 1024
 RETRY_FIRST, RETRY_MOST = 0.05, 5.0
 AGAIN_AFTER = 1.0
 """Seconds until an attempt runs again whose outcome could not be committed with its follow-ups."""
+AGAIN = frozenset({Outcome.SNOOZED, Outcome.RETRIED})
+OTHERS = frozenset(Outcome) - AGAIN - {Outcome.COMPLETED, Outcome.WAITING}
 
 logger = logging.getLogger("awa_actors.worker")
 
@@ -53,6 +59,7 @@ class Recorder:
     follow_ups: FollowUps
     observers: Observers
     failures_allowed: int
+    meters: Meters = attrs.field(factory=Meters)
     unwritten: list[Ended] = attrs.field(factory=list)
     ended: trio.Event = attrs.field(factory=trio.Event)
 
@@ -135,6 +142,7 @@ class Recorder:
         return plain, followed
 
     async def _record_plain(self, session: Session, batch: list[Ended]) -> None:
+        began = time.perf_counter()
         try:
             landed = await self._write(session, batch)
         except UsageError as error:
@@ -142,13 +150,14 @@ class Recorder:
                 raise
             batch = [_refused(batch[0], error)]
             landed = await self._write(session, batch)
+        self.meters.recorded(self.name, batch, landed, time.perf_counter() - began)
         for ended in batch if self.observers.registry.observers else ():
             if self.observers.wants(ended.attempt.claimed.kind) and ended.attempt.claimed.job_id in landed:
                 self._observe(event_of(ended, landed[ended.attempt.claimed.job_id]))
 
-    async def _write(self, session: Session, batch: list[Ended]) -> dict[int, JobRow | Any]:
+    async def _write(self, session: Session, batch: list[Ended]) -> Landed:
         """Write the ends. Returns what landed by job id: a row, or the database's time of a completion."""
-        landed: dict[int, Any] = {}
+        landed = Landed()
         for instance, mine in _by_instance(batch):
             completions = [ended.attempt for ended in mine if ended.decision.outcome is Outcome.COMPLETED]
             if completions:
@@ -165,13 +174,15 @@ class Recorder:
                     [c.lslot for c in claims],
                 )
                 landed.update(dict.fromkeys(done, at))
+                landed.completed += len(done)
             waiting = [ended for ended in mine if ended.decision.outcome is Outcome.WAITING]
             if waiting:
                 parked = await park(session, instance, [_entry(ended) for ended in waiting])
                 landed.update({job_id: one.job for job_id, one in parked.items()})
-            others = [ended for ended in mine if ended.decision.outcome not in (Outcome.COMPLETED, Outcome.WAITING)]
-            if others:
-                landed.update(await settle(session, instance, [_entry(ended) for ended in others]))
+            if again := [_entry(ended) for ended in mine if ended.decision.outcome in AGAIN]:
+                landed.update(await _rescheduled(session, instance, again))
+            if others := [_entry(ended) for ended in mine if ended.decision.outcome in OTHERS]:
+                landed.update(await settle(session, instance, others))
         for ended in batch:
             # A callback that came before its job could wait has ended the attempt: nothing is lost by not parking it.
             claimed, outcome = ended.attempt.claimed, ended.decision.outcome
@@ -211,8 +222,10 @@ class Recorder:
 
     async def _commit_both(self, session: Session, batch: list[Ended]) -> list[Event[Any]]:
         """Write the ends and insert what follows from them. Returns the events of what was committed."""
+        began = time.perf_counter()
         async with session.transaction():
-            events = self._events(batch, await self._write(session, batch))
+            landed = await self._write(session, batch)
+            events = self._events(batch, landed)
             jobs: list[NewJob] = []
             failed: dict[int, SpecFailed] = {}
             for event, answers in zip(events, await self.follow_ups.ask(events) if events else [], strict=True):
@@ -230,6 +243,7 @@ class Recorder:
                     raise
                 except AwaError as error:
                     raise _Refused(str(error)) from error
+        self.meters.recorded(self.name, batch, landed, time.perf_counter() - began)
         return events
 
     def _events(self, batch: list[Ended], landed: dict[int, Any]) -> list[Event[Any]]:
@@ -258,11 +272,14 @@ class Recorder:
 
     async def _commit_anyway(self, session: Session, ended: Ended) -> None:
         """Commit the outcome with those follow-ups that can be had; the others are recorded for operators to replay."""
+        began = time.perf_counter()
         async with session.transaction():
-            events = self._events([ended], await self._write(session, [ended]))
+            landed = await self._write(session, [ended])
+            events = self._events([ended], landed)
             for event, answers in zip(events, await self.follow_ups.ask(events) if events else [], strict=True):
                 for answer in answers:
                     await self._insert_or_record(session, event, answer)
+        self.meters.recorded(self.name, [ended], landed, time.perf_counter() - began)
         for event in events:
             self._observe(event)
 
@@ -281,6 +298,23 @@ class Recorder:
     def _observe(self, event: Event[Any] | None) -> None:
         if event is not None and self.observers.wants(event.job.kind):
             self.observers.tell(event.job.kind, event)
+
+
+async def _rescheduled(session: Session, instance: uuid.UUID, entries: list[dict[str, Any]]) -> dict[int, JobRow]:
+    """Reschedule; gives the rows by job id, those that are stale left out."""
+    landed: dict[int, JobRow] = {}
+    for job_id, result in (await reschedule(session, instance, entries)).items():
+        match result:
+            case Stale():
+                continue
+            case CancelledDuplicate():
+                logger.warning("job %d: a newer job holds its unique key, so it does not run again", job_id)
+            case Rescheduled() | Migrated() | Refused():
+                pass
+            case never:
+                assert_never(never)
+        landed[job_id] = result.job
+    return landed
 
 
 class _RedoWithout(Exception):
@@ -320,5 +354,5 @@ def _entry(ended: Ended) -> dict[str, Any]:
     claimed, fields = ended.attempt.claimed, ended.decision.fields
     notes = {} if ended.bare else ended.attempt.notes()
     metadata = {**notes.get("metadata", {}), **fields.get("metadata", {})}
-    entry = {"job_id": claimed.job_id, "run_lease": claimed.run_lease, **notes, **fields}
+    entry = {"job_id": claimed.job_id, "run_lease": claimed.run_lease, "lslot": claimed.lslot, **notes, **fields}
     return {**entry, "metadata": metadata} if metadata else entry

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import attrs
 
 from awa_actors.actors.lane import StepReport
+from awa_actors.actors.meters import Meters
 from awa_actors.store.pool import Session
 from awa_actors.store.rescue import RescuedJob, bury_instances, sweep
 
@@ -30,6 +31,7 @@ class Rescue:
     bound: int
     margin: float
     committed: Callable[[list[RescuedJob]], None]
+    meters: Meters = attrs.field(factory=Meters)
     name: str = "rescue"
 
     async def run(self, session: Session, rows: int) -> StepReport:
@@ -39,6 +41,7 @@ class Rescue:
         rescued = await sweep(session, rows, self.bound, self.margin)
         if rescued:
             logger.warning("rescued %d attempts", len(rescued))
+            self.meters.rescued(rescued)
             self.committed(rescued)
         most = max(Counter(one.reason for one in rescued).values(), default=0)
         return StepReport(len(rescued), more=most >= rows)

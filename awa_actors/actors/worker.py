@@ -25,18 +25,21 @@ from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
 from awa_actors.actors.maintenance import Maintenance
 from awa_actors.actors.messages import Ended
+from awa_actors.actors.meters import vital_gauges
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.recorder import MAILBOX, Recorder
 from awa_actors.actors.tuning import Tuning
 from awa_actors.config import MaintenanceSettings, QueueConfig, WorkerSettings
-from awa_actors.core.channels import CALLBACK_CHANNEL, queue_channel
+from awa_actors.core.channels import CALLBACK_CHANNEL, STORAGE_CHANNEL, queue_channel
 from awa_actors.core.leaves import sole_leaf
+from awa_actors.core.metrics import QUEUE
 from awa_actors.core.outcome import Cause
 from awa_actors.errors import StoreError
 from awa_actors.registry import Registry
 from awa_actors.store.connection import OwnConnection
 from awa_actors.store.follow_up_plan import Specs
 from awa_actors.store.migrate import check
+from awa_actors.store.planes import Planes
 from awa_actors.store.pool import Pool
 from awa_actors.store.settle import release_instance
 
@@ -145,39 +148,48 @@ class WorkerActor:
     async def _run(self, task_status: trio.TaskStatus[Worker]) -> None:
         boxes, observers = _Mailboxes.open(), Observers(self.registry, self.client.admin.watching)
         listener, liveness = Listener(self.pool, "worker"), self._liveness()
+        liveness.listener = listener
         follow_ups = FollowUps(Specs(self.registry), self.pool, observers, "worker")
-        liveness.describe = lambda: ({}, follow_ups.describe())
+        meters, planes = self.client.meters, Planes(self.settings.storage)
+        listener.on(STORAGE_CHANNEL, planes.changed)
+        liveness.look = planes.refresh
+        liveness.describe = lambda: (
+            {},
+            {**planes.describe(), **follow_ups.describe(), "totals": meters.describe()},
+        )
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
         recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None
         if self.maintenance is not None:
             maintenance = Maintenance.build(
-                self.pool, self.registry, self.maintenance, liveness, listener, follow_ups, observers
+                self.pool, self.registry, self.maintenance, liveness, listener, follow_ups, observers, planes, meters
             )
         handle = Worker(tuple(queue.name for queue in self.queues), maintenance, liveness)
         last_to_go = trio.CancelScope()
         try:
-            async with trio.open_nursery() as services:
-                start = partial(self._run_services, last_to_go, follow_ups, observers, recorders, liveness)
-                await services.start(start, name="services of handlers")
-                last_to_go.shield = True
-                try:
-                    async with trio.open_nursery() as attempts:
-                        handle._crew = self._crew(handle, boxes, observers, attempts)
-                        await self._dispatch(handle, handle._crew, listener, services, task_status)
-                    await self._flush(boxes, observers, recorders)
-                except BaseException:
-                    with trio.move_on_after(self.settings.shutdown_write / 2, shield=True):
+            with meters.watching(vital_gauges(liveness, follow_ups)):
+                async with trio.open_nursery() as services:
+                    start = partial(self._run_services, last_to_go, follow_ups, observers, recorders, liveness)
+                    await services.start(start, name="services of handlers")
+                    last_to_go.shield = True
+                    try:
+                        async with trio.open_nursery() as attempts:
+                            handle._crew = self._crew(handle, boxes, observers, attempts)
+                            await self._dispatch(handle, handle._crew, listener, planes, services, task_status)
                         await self._flush(boxes, observers, recorders)
-                    raise
-                finally:
-                    last_to_go.shield = False
-                services.cancel_scope.cancel()
+                    except BaseException:
+                        with trio.move_on_after(self.settings.shutdown_write / 2, shield=True):
+                            await self._flush(boxes, observers, recorders)
+                        raise
+                    finally:
+                        last_to_go.shield = False
+                    services.cancel_scope.cancel()
         finally:
             with trio.move_on_after(self.settings.shutdown_write / 2, shield=True) as bound:
                 await self._last_step(handle._crew, recorders, liveness)
             if bound.cancelled_caught:
                 logger.error("the last step was cut off; what it did not record is rescued")
+            logger.info("worker %s has ended; in all %s", handle.instance, meters.told())
             handle._ended.set()
 
     def _crew(self, handle: Worker, boxes: _Mailboxes, observers: Observers, attempts: trio.Nursery) -> Crew:
@@ -209,7 +221,9 @@ class WorkerActor:
     def _recorder(
         self, name: str, mailbox: trio.MemoryReceiveChannel[Ended], follow_ups: FollowUps, observers: Observers
     ) -> Recorder:
-        return Recorder(name, self._own(name), mailbox, follow_ups, observers, self.settings.follow_up_failures)
+        return Recorder(
+            name, self._own(name), mailbox, follow_ups, observers, self.settings.follow_up_failures, self.client.meters
+        )
 
     def _own(self, name: str) -> OwnConnection:
         return OwnConnection(self.pool, f"worker {name}")
@@ -230,6 +244,7 @@ class WorkerActor:
         handle: Worker,
         crew: Crew,
         listener: Listener,
+        planes: Planes,
         services: trio.Nursery,
         task_status: trio.TaskStatus[Worker],
     ) -> None:
@@ -239,11 +254,18 @@ class WorkerActor:
         listener.on_listening(crew.look_soon)
         listener.on_payload(CALLBACK_CHANNEL, crew.callbacks.wake)
         dispatchers = [
-            Dispatcher(queue, self._own(f"dispatcher {queue.name}"[:40]), crew, self.pool.settings.listens)
+            Dispatcher(
+                queue,
+                self._own(f"dispatcher {queue.name}"[:40]),
+                crew,
+                self.pool.settings.listens,
+                planes,
+                self.client.meters,
+            )
             for queue in self.queues
         ]
         for dispatcher in dispatchers:
-            listener.on(queue_channel(dispatcher.queue.name), dispatcher.wake)
+            listener.on(queue_channel(dispatcher.queue.name), dispatcher.notified)
             listener.on_cancel(dispatcher.forget)
         await services.start(listener.run, name="listener")
         services.start_soon(crew.watch, name="watch running attempts")
@@ -253,6 +275,13 @@ class WorkerActor:
         if handle.maintenance is not None:
             await services.start(handle.maintenance.run, name="maintenance candidate")
             crew.liveness.describe = handle.maintenance.describe
+        busy = {"awa.job.in_flight": lambda: [({QUEUE: one.queue.name}, one.in_flight()) for one in dispatchers]}
+        with self.client.meters.watching(busy):
+            await self._claim(handle, crew, dispatchers, task_status)
+
+    async def _claim(
+        self, handle: Worker, crew: Crew, dispatchers: Sequence[Dispatcher], task_status: trio.TaskStatus[Worker]
+    ) -> None:
         async with trio.open_nursery() as claiming:
             for dispatcher in dispatchers:
                 await claiming.start(dispatcher.run, name=f"dispatcher {dispatcher.queue.name}")

@@ -120,6 +120,7 @@ def ask(
     *,
     writable: bool = False,
     registry: Registry | None = None,
+    pooler: bool = False,
 ) -> T:
     """Open a client, ask one question, close.
 
@@ -128,6 +129,7 @@ def ask(
         question: what to do with the client.
         writable: whether a read-only database will not do.
         registry: what the application declares, where the question depends on it.
+        pooler: ask for nothing that a transaction pooler does not give.
 
     Raises:
         Failure: the database cannot be reached.
@@ -135,13 +137,13 @@ def ask(
     """
     configure(shared.log_format, verbose=shared.verbose, level=logging.WARNING)
     with opened(shared) as database:
-        return trio.run(_ask, database.url, question, writable, registry)
+        return trio.run(_ask, database.url, question, writable, registry, pooler)
 
 
 async def _ask(
-    url: str | None, question: Callable[[Client], Awaitable[T]], writable: bool, registry: Registry | None
+    url: str | None, question: Callable[[Client], Awaitable[T]], writable: bool, registry: Registry | None, pooler: bool
 ) -> T:
-    settings = DatabaseSettings(pool_size=1, connect_timeout=CONNECT_BOUND)
+    settings = DatabaseSettings(pool_size=1, connect_timeout=CONNECT_BOUND, pooler=pooler)
     async with open_client(url, registry=registry, settings=settings) as client:
         await reach(client, within=0, writable=writable)
         try:

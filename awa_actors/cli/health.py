@@ -61,7 +61,7 @@ def _write_deployment(deployment: Deployment) -> None:
         )
     print()
     write_table(
-        ("process", "pid", "host", "version", "state", "beat", "queues"),
+        ("process", "pid", "host", "version", "state", "beat", "queues", "claimed", "completed", "failed"),
         [_process(one) for one in deployment.processes],
         "no process is registered",
     )
@@ -79,7 +79,8 @@ def _write_deployment(deployment: Deployment) -> None:
 
 def _process(one: Process) -> tuple[Any, ...]:
     state = one.state if one.alive else "silent"
-    return one.role, one.pid, one.hostname, one.version, state, one.beat_age, one.queues
+    totals = tuple(one.totals.get(name, 0) for name in ("claimed", "completed", "failed"))
+    return one.role, one.pid, one.hostname, one.version, state, one.beat_age, one.queues, *totals
 
 
 def _rows(values: Sequence[Lane | QueueNumbers]) -> list[tuple[Any, ...]]:

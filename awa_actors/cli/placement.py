@@ -128,6 +128,8 @@ class Command(_Placed):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if any("--role" in param.opts for param in self.params):
+            return
         # Only to say why it is not taken here: without this, click would call it unknown.
         self.params.append(
             click.Option(["--role"], hidden=True, expose_value=False, callback=_refuse_role, type=click.Choice(ROLES))

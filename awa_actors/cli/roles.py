@@ -25,6 +25,7 @@ from awa_actors.cli.run_options import RunOptions, queue_config
 from awa_actors.client import Client, open_client
 from awa_actors.config import DatabaseSettings, MaintenanceSettings, WorkerSettings
 from awa_actors.core.liveness import Liveness
+from awa_actors.core.metrics import Telemetry
 from awa_actors.errors import UsageError
 from awa_actors.registry import Registry
 from awa_actors.web.health import parse_address, serve_health
@@ -93,7 +94,7 @@ async def _run(
         connect_timeout=min(options.connect_timeout, database.CONNECT_BOUND),
     )
     async with (
-        open_client(url, registry=role.registry, settings=settings) as client,
+        open_client(url, registry=role.registry, settings=settings, telemetry=_telemetry(options)) as client,
         _health_listener(url, settings, address, stop) as readiness,
     ):
         waiting = functools.partial(database.reach, client, within=options.connect_timeout, writable=True)
@@ -112,6 +113,16 @@ async def _run(
             connect_timeout=options.connect_timeout,
             started=started,
         )
+
+
+def _telemetry(options: RunOptions) -> Telemetry | None:
+    """Metrics and spans go to the global providers: `opentelemetry-instrument` sets them, and so may the --app."""
+    if not options.otel:
+        return None
+    if find_spec("opentelemetry") is None:
+        raise UsageError("--otel needs the extra: install awa-actors[otel]")
+    made: Telemetry = import_module("awa_actors.telemetry").OpenTelemetry()
+    return made
 
 
 @contextlib.asynccontextmanager
@@ -133,7 +144,9 @@ async def _health_listener(
 
 
 def _life(options: RunOptions) -> WorkerSettings:
-    return WorkerSettings(liveness=Liveness(options.stale_after), shutdown_write=SHUTDOWN_WRITE)
+    return WorkerSettings(
+        liveness=Liveness(options.stale_after), shutdown_write=SHUTDOWN_WRITE, storage=options.storage
+    )
 
 
 def _lanes(options: RunOptions, settings: MaintenanceSettings) -> MaintenanceSettings:

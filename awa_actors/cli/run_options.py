@@ -11,6 +11,7 @@ import click
 
 from awa_actors.cli.placement import ROLES
 from awa_actors.config import QueueConfig
+from awa_actors.core.storage import ROLES as STORAGE_ROLES
 from awa_actors.core.validation import check_queue
 from awa_actors.errors import ValidationError
 
@@ -82,11 +83,13 @@ class RunOptions:
     stale_after: float
     rescue_interval: float | None
     health_addr: str | None
+    otel: bool
     with_maintenance: bool
     host: str
     port: int
     path_prefix: str
     allow_unsigned: bool
+    storage: str
 
     def queues(self) -> list[QueueConfig]:
         """The queues that --queue names."""
@@ -143,9 +146,18 @@ def run_options(role: str | None = None) -> list[click.Parameter]:
         _seconds("--connect-timeout", "How long to wait for the database at start.", default=30.0),
         _seconds("--stale-after", "How long without a beat until this process counts as dead.", default=30.0),
         _seconds("--rescue-interval", "Between rescues when this process leads.  [default: 5]"),
+        RunOption(
+            "--storage",
+            roles=WORKER | MAINTENANCE,
+            type=click.Choice(STORAGE_ROLES),
+            default="auto",
+            hidden=True,
+            help="canonical: know only the canonical plane, to rehearse a storage transition.",
+        ),
         RunOption("--poll-only", is_flag=True, help="Do not LISTEN: poll."),
         RunOption("--pooler", is_flag=True, help="Behind a transaction pooler: no session state, no LISTEN."),
         RunOption("--pool-size", type=positive, default=10, show_default=True, help="Connections that handlers share."),
+        RunOption("--otel", is_flag=True, help="Metrics and spans through OpenTelemetry's global providers."),
         RunOption("--health-addr", metavar="HOST:PORT", help="Answer GET /healthz and /readyz there."),
     ]
     return [option for option in options if role is None or role in option.roles]

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 import awa_actors
-from awa_actors.cli import cron, demo, dlq, health, job, leader, migrate, queue, tick
+from awa_actors.cli import batch, cron, demo, dlq, doctor, health, job, leader, migrate, queue, storage, tick
 from awa_actors.cli.placement import ROLES, Command, Group, Root, Shared, excluded, noun
 from awa_actors.cli.run_options import RunOption, options_for, run_options
 
@@ -84,10 +84,13 @@ for command in (
     migrate.migrate,
     tick.tick,
     health.health,
+    doctor.doctor,
     job.job,
     queue.queue,
     dlq.dlq,
     cron.cron,
+    storage.storage,
+    batch.batch,
     leader.leader,
     _alias("maintenance", "run", "maintenance"),
     _alias("callbacks", "serve", "callbacks"),

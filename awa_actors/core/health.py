@@ -45,7 +45,7 @@ class Lane:
 
 @attrs.frozen
 class Process:
-    """One registered process; `alive` means that its beat is fresh."""
+    """One registered process; `alive` means that its beat is fresh, `totals` is what it has counted since its start."""
 
     id: str
     role: str
@@ -56,6 +56,7 @@ class Process:
     alive: bool
     beat_age: float
     queues: tuple[str, ...]
+    totals: dict[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen

@@ -18,6 +18,7 @@ from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.pool import connect_failure, session_parameters
 from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
 from awa_actors.store.resolve_together import complete_together
+from awa_actors.store.trace import Log, close_log, open_log
 
 logger = logging.getLogger("awa_actors.store")
 
@@ -30,6 +31,7 @@ class _AsyncioSession:
     """One borrowed connection, with the verbs that a resolution needs."""
 
     raw: Any
+    log: Log | None = None
     broken: bool = False
 
     async def _call(self, awaitable: Any) -> Any:
@@ -55,13 +57,24 @@ class _AsyncioSession:
     async def transaction(self) -> AsyncIterator[Any]:
         transaction = self.raw.transaction(isolation="read_committed")
         await self._call(transaction.start())
+        if self.log is not None:
+            self.log.begin()
         try:
             yield self
         except BaseException:
+            if self.log is not None:
+                self.log.rolled_back()
             if not self.broken:
                 await self._call(transaction.rollback())
             raise
-        await self._call(transaction.commit())
+        try:
+            await self._call(transaction.commit())
+        except BaseException:
+            if self.log is not None:
+                self.log.rolled_back(perhaps=True)
+            raise
+        if self.log is not None:
+            self.log.committed()
 
 
 async def _nothing_to_reset(connection: Any) -> None:
@@ -72,7 +85,7 @@ async def _give_back(pool: Any, session: _AsyncioSession) -> None:
     """Give a connection back, or cut it. What has happened on it stays as it is, whatever becomes of the connection."""
     raw = session.raw
     try:
-        if session.broken or raw.is_in_transaction():
+        if session.broken or raw.is_closed() or raw.is_in_transaction():
             raw.terminate()
         await pool.release(raw)
     except Exception:
@@ -93,6 +106,9 @@ class AsyncioPool:
     settings: DatabaseSettings
     registry: Registry
     _pool: Any = None
+    _traced: str | None = attrs.field(
+        default=attrs.Factory(lambda self: open_log(self.url), takes_self=True), init=False
+    )
     _opening: asyncio.Lock = attrs.field(factory=asyncio.Lock)
 
     async def resolve(self, resolution: Resolution) -> Resolved:
@@ -120,7 +136,7 @@ class AsyncioPool:
             raw = await pool.acquire(timeout=ACQUIRE_BOUND)
         except Exception as error:
             raise connect_failure(error) from error
-        session = _AsyncioSession(raw)
+        session = _AsyncioSession(raw, None if self._traced is None else Log(self._traced))
         try:
             yield session
         finally:
@@ -154,9 +170,9 @@ class AsyncioPool:
 
     async def close(self) -> None:
         """Close all connections, within a bound."""
-        if self._pool is None:
-            return
-        try:
-            await asyncio.wait_for(self._pool.close(), ACQUIRE_BOUND)
-        except TimeoutError:
-            self._pool.terminate()
+        if self._pool is not None:
+            try:
+                await asyncio.wait_for(self._pool.close(), ACQUIRE_BOUND)
+            except TimeoutError:
+                self._pool.terminate()
+        close_log(self._traced)

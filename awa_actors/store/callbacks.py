@@ -12,12 +12,13 @@ import orjson
 from awa_actors.jobs import JobRow
 from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
+from awa_actors.store.trace import Line, landed, step, watched
 
 REGISTER = "SELECT awa_queue.register_callback($1, $2, $3, $4, $5::text::jsonb)"
 UNREGISTER = "SELECT awa_queue.cancel_callback($1, $2, $3, $4)"
-AWAIT = "SELECT status, payload, due_in FROM awa_queue.await_callback($1, $2, $3, $4, $5)"
+AWAIT = "SELECT status, payload, due_in, clock_timestamp() AS t FROM awa_queue.await_callback($1, $2, $3, $4, $5)"
 LEAVE = "SELECT awa_queue.leave_callback($1, $2, $3, $4, $5)"
-PARK = "SELECT job_id, outcome, job FROM awa_queue.park($1, $2::text::jsonb)"
+PARK = "SELECT job_id, outcome, job, clock_timestamp() AS t FROM awa_queue.park($1, $2::text::jsonb)"
 
 
 @attrs.frozen
@@ -76,6 +77,9 @@ async def look(session: Session, callback_id: str, holder: Holder, remaining: fl
         remaining: seconds left of the attempt's deadline, which stands still while it waits; None without one.
     """
     row = await session.fetchrow(AWAIT, callback_id, holder.job_id, holder.run_lease, holder.instance, remaining)
+    if session.log is not None and row["status"] == "waiting":
+        key = holder.job_id, holder.run_lease
+        session.log.note([step(row["t"], *key, "running", "waiting_external", "await", holder.instance)])
     payload = None if row["payload"] is None else orjson.loads(row["payload"])
     return Look(row["status"], payload, row["due_in"])
 
@@ -98,5 +102,16 @@ async def park(session: Session, instance: uuid.UUID, entries: Sequence[Mapping[
     Returns:
         What became of each, by job id; ids that are missing were stale.
     """
-    rows = await session.fetch(PARK, instance, orjson.dumps(list(entries)).decode())
-    return {row["job_id"]: Parked(row["outcome"], job_row(orjson.loads(row["job"]))) for row in rows}
+    with watched(session, "park"):
+        rows = await session.fetch(PARK, instance, orjson.dumps(list(entries)).decode())
+    parked = {row["job_id"]: Parked(row["outcome"], job_row(orjson.loads(row["job"]))) for row in rows}
+    if session.log is not None:
+        session.log.note(_line(row["t"], parked[row["job_id"]].job, row["outcome"], instance) for row in rows)
+    return parked
+
+
+def _line(at: Any, job: JobRow, outcome: str, instance: uuid.UUID) -> Line:
+    state = job.state.value
+    asked = {"parked": state, "resumed": "available", "violation": "failed"}.get(outcome, "cancelled")
+    by = "duplicate" if outcome == "duplicate" else landed("park", asked, state)
+    return step(at, job.id, job.run_lease, "running", state, by, instance)

@@ -6,6 +6,7 @@ import datetime as dt
 import uuid
 
 from awa_actors.store.pool import Session
+from awa_actors.store.trace import step
 
 ATTEMPT_STATE = "SELECT state, at FROM awa.attempt_state($1, $2, $3)"
 
@@ -18,4 +19,6 @@ async def attempt_state(
     Waits, up to the lock timeout, for a transaction that is just completing it.
     """
     row = await session.fetchrow(ATTEMPT_STATE, job_id, run_lease, instance)
+    if session.log is not None and row["state"] == "completed":
+        session.log.note([step(row["at"], job_id, run_lease, "running", "completed", "complete", instance)])
     return str(row["state"]), row["at"]

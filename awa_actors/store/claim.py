@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
+from awa_actors.core.storage import ClaimFrom
 from awa_actors.store.pool import Session
+from awa_actors.store.trace import Log, step, watched
 
 # The call commits before it answers: a client that stops reading holds a lease, never an open transaction.
 CLAIM = f"CALL awa_queue.claim($1, $2, $3, $4, $5, $6, $7, {', '.join(['NULL'] * 14)})"
+# While jobs may be left in the canonical plane: those first; then ($8) the queue plane for the rest.
+CLAIM_PLANES = f"CALL awa.claim_planes($1, $2, $3, $4, $5, $6, $7, $8, {', '.join(['NULL'] * 14)})"
+
+
+ENDED_AT_CLAIM = ("duplicate", "postpone")
+"""What else a claim does to a job, without saying which of the two it was."""
 
 
 class Claimed(NamedTuple):
@@ -58,6 +66,7 @@ async def claim(
     aging: float,
     deadline: float | None,
     hints: list[int],
+    planes: ClaimFrom = ClaimFrom.QUEUE,
 ) -> Claim:
     """Take up to `limit` jobs of a queue for an instance.
 
@@ -70,16 +79,23 @@ async def claim(
         aging: seconds of waiting that make a job one priority more urgent; 0 turns it off.
         deadline: seconds an attempt may run unless its job says otherwise.
         hints: from the previous claim, or empty to look from the beginning. Wrong hints cost time, never jobs.
+        planes: where to look; what has been finalized has one plane.
 
     Shape: ready rows -> leases (attempt + 1, run_lease + 1). Empty while the queue is paused.
 
     Cancellation: a claim whose answer is lost stays leased to the instance; it gives back what it does not know it has.
     """
-    row = await session.fetchrow(
-        CLAIM, queue, limit, max_bytes, instance, aging, None if deadline is None else int(deadline * 1000), hints
-    )
+    deadline_ms = None if deadline is None else int(deadline * 1000)
+    asked = (queue, limit, max_bytes, instance, aging, deadline_ms, hints)
+    with watched(session, "claim", *ENDED_AT_CLAIM):
+        if planes is ClaimFrom.QUEUE:
+            row = await session.fetchrow(CLAIM, *asked)
+        else:
+            row = await session.fetchrow(CLAIM_PLANES, *asked, planes is ClaimFrom.BOTH)
     if row is None or row["job_ids"] is None:
         return Claim([], [], instance=instance)
+    if session.log is not None:
+        _trace(session.log, row, instance)
     columns = (
         row["job_ids"], row["run_leases"], row["lslots"], row["attempts"], row["max_attempts"], row["priorities"],
         row["kinds"], row["args"], row["created_at"], row["run_at"], row["deadline_at"], row["extras"],
@@ -99,3 +115,10 @@ def _bytes_of(args: list[str], extras: list[str | None], enough: int) -> int:
     texts = [*args, *(extra for extra in extras if extra is not None)]
     most = 4 * sum(map(len, texts))
     return most if most < enough else sum(len(text.encode()) for text in texts)
+
+
+def _trace(log: Log, row: Any, instance: uuid.UUID) -> None:
+    at, leases = row["claimed_at"], zip(row["job_ids"], row["run_leases"], strict=True)
+    log.note(step(at, job, lease, "available", "running", "claim", instance) for job, lease in leases)
+    if None in row["kinds"]:
+        log.unseen(ENDED_AT_CLAIM)

@@ -7,10 +7,12 @@ import uuid
 from collections.abc import Sequence
 
 from awa_actors.store.pool import Session
+from awa_actors.store.trace import step, watched
 
 # As text: the driver asks of every element of an array it encodes whether that is an array itself.
 COMPLETE = """
-SELECT completed, at FROM awa_queue.complete($1::text::bigint[], $2::text::bigint[], $3::text::smallint[], $4, $5)
+SELECT completed, at, clock_timestamp() AS t
+FROM awa_queue.complete($1::text::bigint[], $2::text::bigint[], $3::text::smallint[], $4, $5)
 """
 
 
@@ -30,8 +32,13 @@ async def complete(
         Ids of the completed jobs, and when; the others are stale: somebody else ended or took them.
     """
     keys = (_array(job_ids), _array(run_leases), _array(lslots))
-    row = await session.fetchrow(COMPLETE, *keys, instance, results)
-    return set(row["completed"] or ()), row["at"]
+    with watched(session, "complete"):
+        row = await session.fetchrow(COMPLETE, *keys, instance, results)
+    done = set(row["completed"] or ())
+    if session.log is not None:
+        ended = [pair for pair in zip(job_ids, run_leases, strict=True) if pair[0] in done]
+        session.log.note(step(row["t"], *pair, "running", "completed", "complete", instance) for pair in ended)
+    return done, row["at"]
 
 
 def _array(numbers: Sequence[int]) -> str:

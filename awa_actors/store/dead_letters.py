@@ -11,6 +11,7 @@ import orjson
 from awa_actors.jobs import JobRow
 from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
+from awa_actors.store.trace import step, watched
 
 FILTER = """($1::text IS NULL OR d.kind = $1) AND ($2::text IS NULL OR d.queue = $2)
 AND ($3::text IS NULL OR d.tags @> ARRAY[$3])"""
@@ -32,7 +33,7 @@ POLICIES = """
 SELECT queue, coalesce(dlq_enabled, false), extract(epoch FROM dlq_retention)::float8 FROM awa.queues
 WHERE dlq_enabled IS NOT NULL OR dlq_retention IS NOT NULL ORDER BY queue
 """
-RETRY = "SELECT awa_queue.retry_ended($1, true, $2, $3::smallint, $4)"
+RETRY = "SELECT awa_queue.retry_ended($1, true, $2, $3::smallint, $4) AS job, clock_timestamp() AS t"
 RETRY_EACH = "SELECT retried, refused::text AS refused FROM awa_queue.retry_each($1, $2, $3, $4::smallint, $5)"
 NOW = "SELECT clock_timestamp()"
 # Oldest first and only what was there at the beginning: a job that dies again meanwhile is not retried again.
@@ -163,8 +164,14 @@ async def retry(session: Session, job_id: int, redrive: Redrive) -> JobRow | Non
     Raises:
         UniqueConflict: a newer job holds its unique key; the letter stays.
     """
-    stored = await session.fetchval(RETRY, job_id, redrive.queue, redrive.priority, redrive.run_at)
-    return None if stored is None else job_row(orjson.loads(stored))
+    with watched(session, "admin_retry"):
+        row = await session.fetchrow(RETRY, job_id, redrive.queue, redrive.priority, redrive.run_at)
+    if row["job"] is None:
+        return None
+    job = job_row(orjson.loads(row["job"]))
+    if session.log is not None:
+        session.log.note([step(row["t"], job.id, job.run_lease, "failed", job.state.value, "admin_retry")])
+    return job
 
 
 async def retry_many(session: Session, wanted: Filter, redrive: Redrive, *, dead: bool) -> Retried:
@@ -181,6 +188,8 @@ async def retry_many(session: Session, wanted: Filter, redrive: Redrive, *, dead
     until, cursor = await session.fetchval(NOW), (None, None)
     retried, refused, reasons = 0, 0, dict[int, str]()
     page = DEAD_PAGE if dead else FAILED_PAGE
+    if session.log is not None:
+        session.log.unseen(["admin_retry"])  # the answers count jobs and do not name them
     while rows := await session.fetch(page, wanted.kind, wanted.queue, wanted.tag, until, *cursor, PAGE):
         cursor = (rows[-1]["at"], rows[-1]["job_id"])
         ids = [row["job_id"] for row in rows]

@@ -18,6 +18,7 @@ from awa_actors.core import unique
 from awa_actors.core.follow_up_template import DeclaredFollowUp
 from awa_actors.core.json_text import json_text
 from awa_actors.core.text import error_text
+from awa_actors.core.trace_context import TRACEPARENT_KEY, traceparent_of
 from awa_actors.errors import FollowUpError, UsageError
 from awa_actors.events import OUTCOME_EVENTS, Event
 from awa_actors.jobs import (
@@ -193,14 +194,17 @@ def plan_one(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> PlannedJo
 
 
 def _new_job(spec: FollowUpSpec, event: Event[Any], depth: int) -> NewJob:
-    made, origin = spec.closure(event), event.job.id
+    made, origin, trace = spec.closure(event), event.job.id, traceparent_of(event.job.metadata)
     cls = type(made)
     if cls not in _NO_ARGS:
         # The usual case, args and no options: what the general way below would encode is known beforehand.
         declared, text = codec.args_type(cls), codec.encode(made)
-        options = f'{{"metadata":{{"{DEPTH_KEY}":{depth},"{ORIGIN_KEY}":{origin}}}}}'
+        traced = "" if trace is None else f',"{TRACEPARENT_KEY}":"{trace}"'
+        options = f'{{"metadata":{{"{DEPTH_KEY}":{depth},"{ORIGIN_KEY}":{origin}{traced}}}}}'
         return NewJob(declared.kind, declared.queue, text, DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, options)
-    reserved = {DEPTH_KEY: depth, ORIGIN_KEY: origin}
+    reserved: dict[str, Any] = {DEPTH_KEY: depth, ORIGIN_KEY: origin}
+    if trace is not None:
+        reserved[TRACEPARENT_KEY] = trace  # what follows from a job belongs to its trace
     if isinstance(made, types.CoroutineType):
         made.close()
         raise FollowUpError("the closure is async: make it a plain function that returns job args")

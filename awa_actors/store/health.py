@@ -34,6 +34,7 @@ FROM awa.queue_stats q ORDER BY q.queue
 JOBS_WAIT = """
 SELECT EXISTS (SELECT FROM awa_queue.ready) OR EXISTS (SELECT FROM awa_queue.parked_ready)
     OR EXISTS (SELECT FROM awa_queue.leases) OR EXISTS (SELECT FROM awa_queue.deferred_jobs)
+    OR EXISTS (SELECT FROM awa.jobs_hot WHERE state <> 'completed') OR EXISTS (SELECT FROM awa.scheduled_jobs)
 """
 
 
@@ -72,5 +73,6 @@ def _lanes(leading: Instance) -> list[Lane]:
 
 def _process(one: Instance) -> Process:
     return Process(
-        one.id, one.role, one.hostname, one.pid, one.version, one.state, one.alive, one.beat_age, tuple(one.queues)
-    )
+        one.id, one.role, one.hostname, one.pid, one.version, one.state, one.alive, one.beat_age, tuple(one.queues),
+        one.details.get("totals", {}),
+    )  # fmt: skip

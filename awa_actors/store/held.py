@@ -9,6 +9,8 @@ from awa_actors.store.pool import Session
 HELD = """
 SELECT l.job_id, l.run_lease FROM awa_queue.leases l JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id
 WHERE l.instance = $1 AND l.state = 'running' AND b.queue = $2
+UNION ALL SELECT h.job_id, h.run_lease FROM awa.jobs_hot h
+WHERE h.instance = $1 AND h.state = 'running' AND h.queue = $2
 """
 
 

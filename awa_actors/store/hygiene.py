@@ -7,6 +7,7 @@ import math
 import attrs
 
 from awa_actors.store.pool import Session
+from awa_actors.store.trace import watched
 
 SLOTS = {"segments": 8, "ready": 8, "leases": 4}
 
@@ -23,15 +24,19 @@ SELECT r.ring, s.slot, pg_catalog.pg_relation_size(('awa_queue.' || r.tables || 
 FROM (VALUES ('segments', 'bodies', 8), ('ready', 'ready', 8), ('leases', 'leases', 4)) AS r (ring, tables, slots)
 CROSS JOIN LATERAL generate_series(0, r.slots - 1) AS s (slot)
 """
-TURN = "SELECT awa_queue.turn($1, $2)"
-TRUNCATE_SLOT = "SELECT outcome, blocker FROM awa_queue.truncate_slot($1, $2, make_interval(secs => $3))"
+TURN = "SELECT awa_queue.turn($1, $2) AS slot, clock_timestamp() AS t"
+TRUNCATE_SLOT = (
+    "SELECT outcome, blocker, clock_timestamp() AS t FROM awa_queue.truncate_slot($1, $2, make_interval(secs => $3))"
+)
 CARRY_LEASES = "SELECT awa_queue.carry_leases($1, $2)"
 PARK_READY = "SELECT awa_queue.park_ready($1, $2)"
 CARRY_BODIES = "SELECT awa_queue.carry_bodies($1, $2)"
 FORGET = "SELECT terminal, dead FROM awa_queue.forget($1, make_interval(secs => $2), make_interval(secs => $3))"
+FORGET_CANONICAL = "SELECT awa.forget_canonical($1, make_interval(secs => $2))"
 FORGET_INSTANCES = """
 DELETE FROM awa.instances i WHERE i.dead_at < clock_timestamp() - interval '1 hour'
 AND NOT EXISTS (SELECT FROM awa_queue.leases l WHERE l.instance = i.id)
+AND NOT EXISTS (SELECT FROM awa.jobs_hot h WHERE h.instance = i.id AND h.state = 'running')
 """
 END_STUCK = "SELECT awa.end_stuck_sessions(make_interval(secs => $1))"
 COMPLETED_RETENTION = "SELECT extract(epoch FROM max(completed_retention))::float8 FROM awa.queues"
@@ -88,7 +93,12 @@ async def slots(session: Session) -> list[Slot]:
 
 async def turn(session: Session, ring: Ring) -> int | None:
     """Turn a ring to any empty slot, if nobody else did; None when it stays."""
-    slot: int | None = await session.fetchval(TURN, ring.name, ring.generation)
+    with watched(session, "turn"):
+        row = await session.fetchrow(TURN, ring.name, ring.generation)
+    slot: int | None = row["slot"]
+    if session.log is not None and slot is not None:
+        moved = {"ring": ring.name, "generation": ring.generation + 1, "from": ring.slot, "to": slot}
+        session.log.note([{"t": row["t"], "by": "turn", **moved}])
     return slot
 
 
@@ -98,7 +108,10 @@ async def truncate_slot(session: Session, ring: str, slot: int, retention: float
     A slot is truncated some seconds after it was first found empty (`settling` until then): a dump that took its
     snapshot before that has its locks by now, and finds everything its snapshot shows.
     """
-    row = await session.fetchrow(TRUNCATE_SLOT, ring, slot, retention)
+    with watched(session, "truncate"):
+        row = await session.fetchrow(TRUNCATE_SLOT, ring, slot, retention)
+    if session.log is not None and row["outcome"] == "truncated":
+        session.log.note([{"t": row["t"], "by": "truncate", "ring": ring, "slot": slot}])
     return Truncation(ring, slot, row["outcome"], row["blocker"])
 
 
@@ -121,6 +134,11 @@ async def forget(session: Session, rows: int, failed: float, dlq: float) -> int:
     """Delete up to `rows` failed, cancelled and dead jobs past their retention (seconds); returns how many."""
     row = await session.fetchrow(FORGET, rows, failed, dlq)
     return int(row["terminal"] + row["dead"])
+
+
+async def forget_canonical(session: Session, rows: int, completed: float) -> int:
+    """Delete up to `rows` completed jobs of the canonical plane past their retention (seconds); returns how many."""
+    return int(await session.fetchval(FORGET_CANONICAL, rows, completed))
 
 
 async def forget_instances(session: Session) -> None:

@@ -13,6 +13,7 @@ from awa_actors.core.backoff import clamp_delay
 from awa_actors.core.json_text import JSON_LIMIT, json_text
 from awa_actors.core.text import shown
 from awa_actors.core.validation import (
+    TRACEPARENT_KEY,
     aware_datetime,
     check_kind,
     check_max_attempts,
@@ -34,6 +35,7 @@ from awa_actors.jobs import (
     OnConflict,
     UniqueOpts,
 )
+from awa_actors.store.ambient_trace import ambient_trace
 
 # `text` is a name like any other and would be looked up on the caller's search_path; `smallint` is grammar.
 _PARAMETERS = """$1::pg_catalog.text[], $2::pg_catalog.text[], $3::pg_catalog.text[], $4::smallint[], $5::smallint[],
@@ -77,6 +79,7 @@ def admit(
     limit: int = JSON_LIMIT,
     reserved: dict[str, Any] | None = None,
     on_conflict: OnConflict = OnConflict.RAISE,
+    traced: bool = True,
 ) -> NewJob:
     """Check and encode one job.
 
@@ -86,17 +89,31 @@ def admit(
         limit: most bytes of args.
         reserved: metadata of the runtime's own (keys that users may not set).
         on_conflict: the policy where the options name none.
+        traced: whether it belongs to the trace that is active here; not so for what is only declared here.
 
     Raises:
         ValidationError: a value cannot be stored; the path names it.
         UsageError: `args` is not an instance of an args class.
     """
+    return _admit(args, opts, limit, reserved, on_conflict, ambient_trace() if traced else None)
+
+
+def _admit(
+    args: Any,
+    opts: InsertOpts | None,
+    limit: int,
+    reserved: dict[str, Any] | None,
+    on_conflict: OnConflict,
+    trace: str | None,
+) -> NewJob:
     declared = codec.args_type(type(args))
     text = codec.encode(args, limit)
     if (opts is None or opts == NO_OPTIONS) and reserved is None:
-        return NewJob(declared.kind, declared.queue, text, DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, None)
+        # What a traced job carries beyond its args is known beforehand, too.
+        options = None if trace is None else f'{{"metadata":{{"{TRACEPARENT_KEY}":"{trace}"}}}}'
+        return NewJob(declared.kind, declared.queue, text, DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, options)
     values = functools.partial(codec.to_json_value, args)
-    return _admitted(declared.kind, declared.queue, text, values, opts, limit, reserved, on_conflict)
+    return _admitted(declared.kind, declared.queue, text, values, opts, limit, reserved, on_conflict, trace)
 
 
 def admit_raw(
@@ -134,6 +151,7 @@ def _admitted(
     limit: int,
     reserved: dict[str, Any] | None,
     on_conflict: OnConflict,
+    trace: str | None = None,
 ) -> NewJob:
     opts = NO_OPTIONS if opts is None else opts
     if not isinstance(opts, InsertOpts):
@@ -145,6 +163,8 @@ def _admitted(
     if opts.deadline is not None:
         options["deadline_ms"] = _deadline_ms(opts.deadline)
     metadata = {} if opts.metadata is None else check_metadata(opts.metadata)
+    if trace is not None:
+        metadata = {TRACEPARENT_KEY: trace, **metadata}  # a trace that the caller names wins
     if metadata or reserved:
         options["metadata"] = {**metadata, **(reserved or {})}
     if opts.tags:
@@ -182,10 +202,10 @@ def admit_many(jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: in
     """
     if not isinstance(jobs, Iterable):
         raise UsageError(f"takes an iterable of job args, not {shown(jobs)}: one job goes through insert")
-    admitted = []
+    admitted, trace = [], ambient_trace()
     for index, args in enumerate(jobs):
         try:
-            admitted.append(admit(args, opts, limit=limit))
+            admitted.append(_admit(args, opts, limit, None, OnConflict.RAISE, trace))
         except ValidationError as error:
             raise ValidationError(error.reason, f"$[{index}]{(error.path or '$')[1:]}") from None
         except UsageError as error:

@@ -10,20 +10,27 @@ import orjson
 from awa_actors.jobs import JobRow, JobState
 from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
+from awa_actors.store.trace import landed, step, watched
 
 FIND = "SELECT awa.find_job($1)"
-CANCEL = "SELECT awa.cancel_job($1, $2)"
-RETRY = "SELECT awa.retry_job($1)"
+CANCEL = "SELECT awa.cancel_job($1, $2) AS job, clock_timestamp() AS t"
+RETRY = "SELECT awa.retry_job($1) AS job, clock_timestamp() AS t"
 LIST = """
 SELECT j::text AS job FROM awa.list_jobs($1::text::awa.job_state, $2, $3, $4, $5, $6, $7, $8) j
 """
 
 
-def _found(stored: str | None) -> tuple[JobRow, JobState] | None:
-    if stored is None:
+async def _moved(session: Session, by: str, sql: str, *args: Any) -> tuple[JobRow, JobState] | None:
+    with watched(session, by):
+        row = await session.fetchrow(sql, *args)
+    if row["job"] is None:
         return None
-    values = orjson.loads(stored)
-    return job_row(values), JobState(values["came_from"])
+    values = orjson.loads(row["job"])
+    job, came_from = job_row(values), JobState(values["came_from"])
+    if session.log is not None and job.state is not came_from:
+        who = landed(by, "cancelled" if sql == CANCEL else "available", job.state.value)
+        session.log.note([step(row["t"], job.id, job.run_lease, came_from.value, job.state.value, who)])
+    return job, came_from
 
 
 async def find(session: Session, job_id: int) -> JobRow | None:
@@ -34,12 +41,12 @@ async def find(session: Session, job_id: int) -> JobRow | None:
 
 async def cancel(session: Session, job_id: int, reason: str) -> tuple[JobRow, JobState] | None:
     """Cancel a job that has not ended; returns the row and the state it came from, or None when none is alive."""
-    return _found(await session.fetchval(CANCEL, job_id, reason))
+    return await _moved(session, "admin_cancel", CANCEL, job_id, reason)
 
 
 async def retry(session: Session, job_id: int) -> tuple[JobRow, JobState] | None:
     """Make a job available again, attempt 0; None when there is none that could be (it runs, completed, or is gone)."""
-    return _found(await session.fetchval(RETRY, job_id))
+    return await _moved(session, "admin_retry", RETRY, job_id)
 
 
 async def list_jobs(

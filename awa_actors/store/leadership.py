@@ -7,6 +7,7 @@ import uuid
 import attrs
 
 from awa_actors.store.pool import Session
+from awa_actors.store.trace import watched
 
 # When a session began is hidden from a role that asks about another's; its process id then has to do.
 _SESSION_LIVES = """EXISTS (
@@ -26,7 +27,7 @@ ON CONFLICT (name) DO UPDATE SET
     sessions_matter = excluded.sessions_matter, acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at,
     resign_requested = false
 WHERE l.holder IS NULL OR l.expires_at < clock_timestamp() OR (l.sessions_matter AND NOT {_SESSION_LIVES})
-RETURNING term
+RETURNING term, clock_timestamp() AS t
 """
 # What a candidate looks at between elections: who leads, and whether its session still lives. Writes nothing.
 LOOK = f"""
@@ -73,8 +74,13 @@ def cron_lease(application: str) -> str:
 
 async def acquire(session: Session, holder: uuid.UUID, lease: float, name: str = MAINTENANCE) -> int | None:
     """Stand for election; returns the term that was won, or None. `lease` in seconds."""
-    term: int | None = await session.fetchval(ACQUIRE, name, holder, lease, not session.pooler)
-    return term
+    with watched(session, "elected"):
+        row = await session.fetchrow(ACQUIRE, name, holder, lease, not session.pooler)
+    if row is None:
+        return None
+    if session.log is not None and name == MAINTENANCE:
+        session.log.note([{"t": row["t"], "by": "elected", "term": row["term"], "instance": holder}])
+    return int(row["term"])
 
 
 async def look(session: Session, name: str = MAINTENANCE) -> Lease | None:

@@ -10,8 +10,8 @@ from awa_actors.store.pool import Session
 
 async def listen(
     session: Session, channels: Sequence[str], notified: Callable[[str, str], None], lost: Callable[[], None]
-) -> None:
-    """Subscribe.
+) -> int:
+    """Subscribe; returns the server process that listens for us, which is not what a pooler says it is.
 
     Args:
         session: owned by the caller, outside a transaction.
@@ -26,3 +26,5 @@ async def listen(
     session.raw.add_termination_listener(lambda connection: lost())
     for channel in channels:
         await session.call(session.raw.add_listener(channel, on_notification))
+    pid: int = await session.fetchval("SELECT pg_backend_pid()")
+    return pid

@@ -33,6 +33,7 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n 
 """
 _APPLIED = "SELECT version, checksum FROM awa.schema_migrations ORDER BY version"
 _RECORD = "INSERT INTO awa.schema_migrations (version, name, checksum) VALUES ($1, $2, $3)"
+_START_CANONICAL = "SELECT awa.start_canonical()"
 _LOCK = f"SELECT pg_advisory_xact_lock({LOCK_KEY})"
 _HOLDER = f"""
 SELECT l.pid FROM pg_catalog.pg_locks l
@@ -177,6 +178,16 @@ async def _take_lock(session: Session) -> None:
         raise TransientStoreError(
             f"another process (server pid {pid}) has been migrating for {LOCK_WAIT:.0f} s; wait for it or end it"
         ) from None
+
+
+async def start_canonical(session: Session) -> None:
+    """Begin on the canonical plane, in a database where nothing has happened yet; again changes nothing.
+
+    Raises:
+        UsageError: the database has been used, or its transition has begun.
+    """
+    if not await session.fetchval(_START_CANONICAL):
+        raise UsageError("only a fresh database can begin on the canonical plane: this one has been used")
 
 
 def export_sql(to: int | None = None) -> str:

@@ -17,10 +17,12 @@ import attrs
 import trio
 
 from awa_actors import config
-from awa_actors.errors import StoreError, TransientStoreError, UsageError
+from awa_actors.errors import SchemaNotMigrated, StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.loop import run_driver, run_statement
+from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
+from awa_actors.store.trace import Log, close_log, open_log
 
 T = TypeVar("T")
 ANSWER_MARGIN = 5.0
@@ -39,7 +41,9 @@ class Session:
     _loop: Any
     _timeout: float
     pooler: bool
+    schema: QueueSchema = attrs.field(factory=QueueSchema)
     broken: bool = False
+    log: Log | None = None
     _busy: bool = False
 
     async def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - a bound of the driver, not of the caller
@@ -73,6 +77,8 @@ class Session:
         except Exception as error:
             self.broken = self.broken or is_poisoned(error) or self.raw.is_closed()
             translated = translate(error)
+            if isinstance(translated, SchemaNotMigrated):
+                self.schema.forget()
             if translated is error:
                 raise
             raise translated from error
@@ -81,19 +87,19 @@ class Session:
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
         """Run a query; returns all rows."""
-        return await self.call(self.raw.fetch(sql, *args))
+        return await self.call(self.raw.fetch(self.schema.named(sql), *args))
 
     async def fetchrow(self, sql: str, *args: Any) -> Any:
         """Run a query; returns the first row or None."""
-        return await self.call(self.raw.fetchrow(sql, *args))
+        return await self.call(self.raw.fetchrow(self.schema.named(sql), *args))
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """Run a query; returns the first column of the first row or None."""
-        return await self.call(self.raw.fetchval(sql, *args))
+        return await self.call(self.raw.fetchval(self.schema.named(sql), *args))
 
     async def execute(self, sql: str, *args: Any) -> str:
         """Run a statement; returns its command tag."""
-        return await self.call(self.raw.execute(sql, *args))
+        return await self.call(self.raw.execute(self.schema.named(sql), *args))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
@@ -102,13 +108,27 @@ class Session:
         Cancellation: the commit is shielded and bounded; a body that is cancelled is rolled back.
         """
         await self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        if self.log is not None:
+            self.log.begin()
         try:
             yield self
         except BaseException:
+            if self.log is not None:
+                self.log.rolled_back()
             await self._roll_back()
             raise
         with trio.CancelScope(shield=True):
+            await self._commit()
+
+    async def _commit(self) -> None:
+        try:
             await self.execute("COMMIT")
+        except BaseException:
+            if self.log is not None:
+                self.log.rolled_back(perhaps=self.broken)
+            raise
+        if self.log is not None:
+            self.log.committed()
 
     async def _roll_back(self) -> None:
         if self.broken:
@@ -154,8 +174,12 @@ class Pool:
     _permits: trio.Semaphore = attrs.field(
         default=attrs.Factory(lambda self: trio.Semaphore(self.settings.pool_size), takes_self=True)
     )
+    _schema: QueueSchema = attrs.field(factory=QueueSchema)
     _closed: bool = False
     _process: int = attrs.field(factory=os.getpid)
+    _traced: str | None = attrs.field(
+        default=attrs.Factory(lambda self: open_log(self.url), takes_self=True), init=False
+    )
 
     async def connect(self, name: str) -> Session:
         """Open a connection outside the pool's bound; the caller owns and closes it.
@@ -190,7 +214,24 @@ class Pool:
             raise
         except Exception as error:
             raise connect_failure(error) from error
-        return Session(opened[0], self._loop, settings.statement_timeout + ANSWER_MARGIN, settings.pooler)
+        log = None if self._traced is None else Log(self._traced)
+        waits = settings.statement_timeout + ANSWER_MARGIN
+        session = Session(opened[0], self._loop, waits, settings.pooler, self._schema, log=log)
+        return await self._knowing_its_schema(session)
+
+    async def _knowing_its_schema(self, session: Session) -> Session:
+        """Ask once per pool where the queue plane is, and again when it turned out not to be there."""
+        if not self._schema.known:
+            try:
+                await self._schema.learn(session)
+            except BaseException:
+                session.cut()
+                raise
+        return session
+
+    def forget_schema(self) -> None:
+        """The queue plane may have another schema now: ask before the next statement."""
+        self._schema.forget()
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Session]:
@@ -210,7 +251,7 @@ class Pool:
             try:
                 yield session
             finally:
-                if session.raw.is_in_transaction():
+                if not session.raw.is_closed() and session.raw.is_in_transaction():
                     await session._roll_back()
                 self._give(session)
         finally:
@@ -225,7 +266,7 @@ class Pool:
         while self._idle:
             session = self._idle.pop()
             if not session.broken and not session.raw.is_closed():
-                return session
+                return await self._knowing_its_schema(session)
             session.cut()
         return await self.connect("pool")
 
@@ -249,6 +290,7 @@ class Pool:
             async with trio.open_nursery() as nursery:
                 for session in sessions:
                     nursery.start_soon(session.close, name="close connection")
+        close_log(self._traced)
 
 
 def session_parameters(settings: config.DatabaseSettings) -> dict[str, str]:

@@ -2,14 +2,69 @@
 
 from __future__ import annotations
 
+import attrs
+
 from awa_actors.store.pool import Session
 
 REFRESH_QUEUES = "SELECT awa.refresh_queue_stats()"
 REFRESH_KINDS = "SELECT awa.refresh_kind_stats($1)"
+COUNTED = """
+SELECT q.queue, q.available, q.running, q.scheduled, q.retryable, q.waiting_external, q.failed, q.cancelled,
+       q.dead_letters, greatest(0, extract(epoch FROM q.refreshed_at - q.oldest_ready_at))::float8 AS lag
+FROM awa.queue_stats q ORDER BY q.queue
+"""
+STORAGE = """
+SELECT state, current_engine, pg_catalog.to_regclass('awa.jobs_hot') IS NOT NULL AS has_canonical
+FROM awa.storage_transition_state
+"""
+# Bounded: beyond that it does not matter how much there is.
+CANONICAL_BACKLOG = """
+SELECT (SELECT count(*) FROM (SELECT FROM awa.jobs_hot j WHERE j.state::pg_catalog.text IN
+           ('scheduled', 'available', 'running', 'retryable', 'waiting_external') LIMIT 1000000) h)
+     + (SELECT count(*) FROM (SELECT FROM awa.scheduled_jobs LIMIT 1000000) s)
+"""
+STATES = ("available", "running", "scheduled", "retryable", "waiting_external", "failed", "cancelled")
 
 EXACT_BYTES = 4 * 1024 * 1024
 """Size of a table up to which kinds and completions are counted exactly (about 50,000 rows); beyond it they are
 estimated from as many rows of random blocks."""
+
+
+@attrs.frozen
+class Counted:
+    """What was counted last, for metrics.
+
+    Args:
+        depth: (queue, state, jobs).
+        lag: (queue, seconds since the oldest available job became so), queues without one left out.
+        dead_letters: (queue, letters).
+        storage_state, engine: of the transition between the storage planes.
+        canonical_backlog: jobs in the canonical plane that have not ended; None where it is absent or not in use.
+    """
+
+    depth: list[tuple[str, str, int]]
+    lag: list[tuple[str, float]]
+    dead_letters: list[tuple[str, int]]
+    storage_state: str
+    engine: str
+    canonical_backlog: int | None
+
+
+async def counted(session: Session) -> Counted:
+    """Read what the last counts stored; the backlog of the canonical plane is counted, while there may be one."""
+    rows = await session.fetch(COUNTED)
+    storage = await session.fetchrow(STORAGE)
+    backlog: int | None = None
+    if storage["has_canonical"] and storage["state"] != "active":
+        backlog = await session.fetchval(CANONICAL_BACKLOG)
+    return Counted(
+        [(row["queue"], state, row[state]) for row in rows for state in STATES],
+        [(row["queue"], row["lag"]) for row in rows if row["lag"] is not None],
+        [(row["queue"], row["dead_letters"]) for row in rows],
+        storage["state"],
+        storage["current_engine"],
+        backlog,
+    )
 
 
 async def refresh_queues(session: Session) -> int:

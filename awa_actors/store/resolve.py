@@ -27,6 +27,7 @@ from awa_actors.store.follow_up_plan import SpecFailed, plan, read_declared
 from awa_actors.store.insert import NewJob, inserted, parameters, statement
 from awa_actors.store.rows import job_row
 from awa_actors.store.sqlstates import HasFollowUps
+from awa_actors.store.trace import NOW, Line, Log, landed, step, watched
 
 # Types are qualified: these run on sessions of other people, with a search_path of theirs.
 _ID = "$1::pg_catalog.text::pg_catalog.uuid"
@@ -36,11 +37,11 @@ FAIL = f"SELECT awa.fail_external({_ID}, $2::pg_catalog.text)::pg_catalog.text"
 RETRY = f"SELECT awa.retry_external({_ID})::pg_catalog.text"
 RESUME = f"SELECT awa.resume_external({_ID}, {_JSON})::pg_catalog.text"
 HEARTBEAT = f"SELECT awa.heartbeat_callback({_ID}, $2::pg_catalog.float8)::pg_catalog.text"
-OPEN = f"SELECT awa_queue.open_callback({_ID})::pg_catalog.text"
+OPEN = f"SELECT awa.open_callback({_ID})::pg_catalog.text"
 BEGINNING = b"SELECT 1"
 """Makes a driver that begins transactions by itself begin one."""
 SAVEPOINT, KEEP, UNDO = "SAVEPOINT resolution", "RELEASE SAVEPOINT resolution", "ROLLBACK TO SAVEPOINT resolution"
-ALONE = "SELECT awa_queue.unless_followed(({})::pg_catalog.jsonb, ${}::pg_catalog.text[])::pg_catalog.text"
+ALONE = "SELECT awa.unless_followed(({})::pg_catalog.jsonb, ${}::pg_catalog.text[])::pg_catalog.text"
 
 
 class Statements(Protocol):
@@ -48,6 +49,8 @@ class Statements(Protocol):
 
     @property
     def broken(self) -> bool: ...  # noqa: D102 - the names say it, here and below
+    @property
+    def log(self) -> Log | None: ...  # noqa: D102
     async def fetchval(self, sql: str, *args: Any) -> Any: ...  # noqa: D102
     async def fetchrow(self, sql: str, *args: Any) -> Any: ...  # noqa: D102
     async def execute(self, sql: str, *args: Any) -> str: ...  # noqa: D102
@@ -277,7 +280,22 @@ async def resolve(session: Statements, registry: Registry, resolution: Resolutio
     Raises:
         CallbackNotFound, FollowUpError: as :func:`steps`.
     """
-    return await run_steps_async(steps(resolution, registry), session.fetchrow)
+    if session.log is None:
+        return await run_steps_async(steps(resolution, registry), session.fetchrow)
+    with watched(session, "resolve"):
+        resolved = await run_steps_async(steps(resolution, registry), session.fetchrow)
+        session.log.note([_line(await session.fetchval(NOW), resolved)])
+    return resolved
+
+
+def _line(at: Any, resolved: Resolved) -> Line:
+    job, state = resolved.job, resolved.job.state.value
+    # Each outcome has its state; without one the job goes on, unless the store overruled what was asked.
+    by = "resolve" if resolved.outcome is not None else landed("resolve", _GOES_ON.get(state, ""), state)
+    return step(at, job.id, job.run_lease, resolved.came_from.value, state, by)
+
+
+_GOES_ON = {state: state for state in ("available", "running", "waiting_external")}
 
 
 async def resolve_within(session: Statements, registry: Registry, resolution: Resolution) -> Resolved:
@@ -299,6 +317,9 @@ async def resolve_alone(session: Statements, registry: Registry, resolution: Res
     Raises:
         CallbackNotFound, FollowUpError: nothing was changed.
     """
+    if session.log is not None:
+        async with session.transaction():
+            return await resolve(session, registry, resolution)
     followed = [f"{outcome}:{kind}" for outcome, kind in registry.follow_ups]
     sql = ALONE.format(resolution.sql, len(resolution.arguments) + 1)
     try:

@@ -11,11 +11,16 @@ import orjson
 from awa_actors.jobs import JobRow
 from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
+from awa_actors.store.trace import Line, landed, step, watched
 
-SETTLE = "SELECT job_id, run_lease, job FROM awa_queue.settle($1, $2::text::jsonb)"
+SETTLE = "SELECT job_id, run_lease, job, clock_timestamp() AS t FROM awa_queue.settle($1, $2::text::jsonb)"
 NOTE = "SELECT awa_queue.note($1, $2, $3, $4::text::jsonb, $5::text::jsonb)"
 NOTE_BODY = "SELECT awa_queue.note_body($1, $2, $3, $4::text::jsonb)"
 RELEASE = "SELECT awa_queue.release_instance($1)"
+HELD = """
+SELECT job_id, run_lease, lslot FROM awa_queue.leases WHERE instance = $1 AND state = 'running'
+UNION ALL SELECT job_id, run_lease, -1 FROM awa.jobs_hot WHERE instance = $1 AND state = 'running'
+"""
 LOST = "SELECT job_id, run_lease, cancelled FROM awa_queue.lost($1, $2, $3)"
 
 
@@ -28,8 +33,38 @@ async def settle(session: Session, instance: uuid.UUID, outcomes: Sequence[dict[
     Returns:
         The jobs as they landed, by id; ids that are missing were stale.
     """
-    rows = await session.fetch(SETTLE, instance, orjson.dumps(outcomes).decode())
-    return {row["job_id"]: job_row(orjson.loads(row["job"])) for row in rows}
+    return {job_id: job_row(stored) for job_id, stored in (await settled(session, instance, outcomes)).items()}
+
+
+async def settled(
+    session: Session, instance: uuid.UUID, outcomes: Sequence[dict[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """Do what `settle` does, and give the jobs as they are stored."""
+    with watched(session, *{_who(entry) for entry in outcomes} if session.log is not None else ()):
+        rows = await session.fetch(SETTLE, instance, orjson.dumps(outcomes).decode())
+    stored = {row["job_id"]: orjson.loads(row["job"]) for row in rows}
+    if session.log is not None:
+        asked = {entry["job_id"]: entry for entry in outcomes}
+        session.log.note(
+            _line(row["t"], job_row(stored[row["job_id"]]), asked[row["job_id"]], instance) for row in rows
+        )
+    return stored
+
+
+ENDS = {"retryable": "retry", "failed": "fail", "cancelled": "cancel", "scheduled": "snooze"}
+
+
+def _who(entry: dict[str, Any]) -> str:
+    if "give_back" in entry:
+        return "give_back"
+    if "interrupted" in entry or entry["state"] == "available":
+        return "interrupt"
+    return ENDS[entry["state"]]
+
+
+def _line(at: Any, job: JobRow, entry: dict[str, Any], instance: uuid.UUID) -> Line:
+    by = landed(_who(entry), entry.get("state", "available"), job.state.value)
+    return step(at, job.id, job.run_lease, "running", job.state.value, by, instance)
 
 
 async def note(
@@ -55,4 +90,7 @@ async def note_body(
 
 async def release_instance(session: Session, instance: uuid.UUID) -> int:
     """Give back every running attempt this instance still holds, uncounted; returns how many."""
+    if session.log is not None:
+        held = [{**row, "give_back": True} for row in await session.fetch(HELD, instance)]
+        return len(await settle(session, instance, held))
     return int(await session.fetchval(RELEASE, instance))

@@ -6,6 +6,7 @@ from awa_actors.errors import (
     AwaError,
     SchemaNotMigrated,
     StaleAttempt,
+    StorageGateClosed,
     StoreError,
     TransientStoreError,
     UniqueConflict,
@@ -18,6 +19,8 @@ class HasFollowUps(StoreError):
 
 
 UNIQUE_CONSTRAINT = "idx_awa_jobs_unique"
+STORAGE_GATE = "awa_storage_gate"
+"""What a closed gate of a storage transition names as its constraint: the SQLSTATE alone is not ours."""
 
 # The session cannot be trusted any more: read-only after a failover, shut down, crashed, cannot connect now.
 POISONED = frozenset({"25006", "57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006"})
@@ -45,6 +48,8 @@ def error_of(state: str, message: str, constraint: str | None = None, detail: st
         return StaleAttempt(message)
     if state == "AWA07":
         return HasFollowUps(message)
+    if state == "55000" and constraint == STORAGE_GATE:
+        return StorageGateClosed(message)
     if state in TRANSIENT or state.startswith("08"):
         return TransientStoreError(f"{message} (SQLSTATE {state}); try again")
     if state in MISSING_OBJECTS and "awa" in message:
@@ -52,5 +57,5 @@ def error_of(state: str, message: str, constraint: str | None = None, detail: st
     if state.startswith("22") or state in ("23514", "23502"):
         return ValidationError(f"{message} (SQLSTATE {state})")
     if state == "42501":
-        return StoreError(f"{message} (SQLSTATE {state}): see the documented grants")
+        return StoreError(f"{message} (SQLSTATE {state}): 'awa-actors doctor' says what this role lacks")
     return StoreError(f"{message} (SQLSTATE {state})")

@@ -7,6 +7,7 @@ import orjson
 from awa_actors.jobs import JobRow
 from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
+from awa_actors.store.trace import step, watched
 
 NEWEST = "SELECT last_value FROM awa.job_id_seq"
 # By queue in the index of each place. What came after the drain began stays: a busy producer must not keep it going.
@@ -17,9 +18,11 @@ SELECT w.job_id FROM (
     UNION ALL SELECT d.job_id FROM awa_queue.deferred_jobs d WHERE d.queue = $1
     UNION ALL SELECT l.job_id FROM awa_queue.leases l JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id
               WHERE l.state = 'waiting_external' AND b.queue = $1
+    UNION ALL SELECT h.job_id FROM awa.jobs_hot h WHERE h.queue = $1 AND h.state IN ('available', 'waiting_external')
+    UNION ALL SELECT s.job_id FROM awa.scheduled_jobs s WHERE s.queue = $1
 ) w WHERE w.job_id <= $2 AND NOT w.job_id = ANY ($3) LIMIT $4
 """
-CANCEL_WAITING = "SELECT j::text AS job FROM awa_queue.cancel_waiting($1, $2) j"
+CANCEL_WAITING = "SELECT j::text AS job, clock_timestamp() AS t FROM awa_queue.cancel_waiting($1, $2) j"
 HOLDER = "SELECT c.job_id FROM awa.job_unique_claims c WHERE c.unique_key = $1"
 # A job whose mask leaves out the state it is in holds no claim, so it is looked for.
 OLDEST_WITH_KEY = """
@@ -40,8 +43,15 @@ async def waiting_ids(session: Session, queue: str, newest: int, without: list[i
 
 async def cancel_waiting(session: Session, job_ids: list[int], reason: str) -> list[JobRow]:
     """Cancel those that still wait; returns them as they landed. What runs meanwhile goes on."""
-    rows = await session.fetch(CANCEL_WAITING, job_ids, reason)
-    return [job_row(orjson.loads(row["job"])) for row in rows]
+    with watched(session, "admin_cancel"):
+        rows = await session.fetch(CANCEL_WAITING, job_ids, reason)
+    stored = [orjson.loads(row["job"]) for row in rows]
+    if session.log is not None:
+        session.log.note(
+            step(row["t"], one["job_id"], one["run_lease"], one["came_from"], "cancelled", "admin_cancel")
+            for row, one in zip(rows, stored, strict=True)
+        )
+    return [job_row(one) for one in stored]
 
 
 async def key_holder(session: Session, key: bytes) -> int | None:

@@ -18,6 +18,7 @@ import trio
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from awa_actors.actors.meters import Meters
 from awa_actors.client import Client, open_client
 from awa_actors.config import DatabaseSettings
 from awa_actors.errors import UsageError
@@ -26,6 +27,7 @@ from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
 from awa_actors.store.resolve_together import complete_together
 from awa_actors.web.gathered import Answer, Gathered
 from awa_actors.web.service import (
+    ACTIONS,
     BODY_LIMIT,
     SOON,
     CallbackRequest,
@@ -51,6 +53,7 @@ TARPIT_PLACES = 1024
 """Requests that wait so at once; beyond that they are answered at once and their connections are closed."""
 
 if TYPE_CHECKING:
+    from awa_actors.core.metrics import Telemetry
     from awa_actors.store.asyncio_pool import AsyncioPool
 
 Resolver = Callable[[Resolution], Awaitable[Resolved]]
@@ -69,6 +72,7 @@ def callback_app(
     body_limit: int = BODY_LIMIT,
     concurrency: int = CONCURRENCY,
     settings: DatabaseSettings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Starlette:
     """Make the ingress.
 
@@ -83,6 +87,7 @@ def callback_app(
         body_limit: most bytes of a body.
         concurrency: requests at once; further ones are answered with 503.
         settings: of connections opened here.
+        telemetry: where its metrics go when it has no client whose own they are.
 
     Raises:
         UsageError: no secret, and unsigned requests are not allowed either.
@@ -92,10 +97,11 @@ def callback_app(
     )
     if isinstance(client_or_dsn, Client):
         source = _Source(None, client_or_dsn.settings, registry or client_or_dsn.registry)
-        endpoint = _Endpoint(service, concurrency, source, source.on(client_or_dsn))
+        endpoint = _Endpoint(service, concurrency, source, source.on(client_or_dsn), client_or_dsn.meters)
     else:
         source = _Source(client_or_dsn, settings or DatabaseSettings(), registry or Registry())
-        endpoint = _Endpoint(service, concurrency, source, None)
+        meters = Meters(None if telemetry is None else telemetry.instruments)
+        endpoint = _Endpoint(service, concurrency, source, None, meters)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -159,6 +165,7 @@ class _Endpoint:
     concurrency: int
     source: _Source
     resolve: Resolver | None
+    meters: Meters = attrs.field(factory=Meters)
     busy: int = 0
     unsigned: int = 0
     _waiting: int = 0
@@ -170,10 +177,13 @@ class _Endpoint:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        began = time.perf_counter()
         try:
             reply = await self._reply(scope, headers, receive)
         except _Gone:
             return
+        action = scope["path"].rpartition("/")[2]
+        self.meters.answered(action if action in ACTIONS else "none", reply.status, time.perf_counter() - began)
         await _send(reply, send)
 
     async def _reply(self, scope: Any, headers: dict[str, str], receive: Any) -> Reply:

@@ -164,5 +164,6 @@ def _maintenance(client: Client, options: ServerOptions) -> MaintenanceRole:
     if options.rescue_interval is not None:
         settings = attrs.evolve(settings, rescue_interval=options.rescue_interval)
     return MaintenanceRole(
-        client.pool, client.registry, settings, WorkerSettings(liveness=Liveness(options.stale_after))
-    )
+        client.pool, client.registry, settings, WorkerSettings(liveness=Liveness(options.stale_after)),
+        meters=client.meters,
+    )  # fmt: skip

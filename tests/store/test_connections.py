@@ -17,7 +17,7 @@ SELECT array_agg(DISTINCT application_name), count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'awa_actors %' AND application_name <> 'awa_actors pool'
 """
 WORKER = 7
-MAINTENANCE = 5
+MAINTENANCE = 6
 ROLE = 4
 
 

@@ -156,3 +156,37 @@ BEGIN
     SELECT t.slot INTO v_slot FROM awa_queue.ring_turns t WHERE t.ring = p_ring ORDER BY t.generation DESC LIMIT 1;
     RETURN v_slot;
 END $$;
+
+-- The canonical plane: one row per job that is updated where it stands. It has no ring, no hints and no segments: installations
+-- that began on it leave it online (0019), fresh ones never use it. What both planes share is here too: ids and positions come from
+-- one sequence, unique keys and callbacks have one table, and failed, cancelled and dead jobs end in `terminal` and `dlq_entries`.
+CREATE TABLE awa.jobs_hot (
+    LIKE awa_queue.deferred_jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
+    pos         bigint NOT NULL,
+    ready_at    timestamptz NOT NULL,
+    deadline_at timestamptz,
+    PRIMARY KEY (job_id),
+    CHECK (state IN ('available', 'running', 'waiting_external', 'completed'))
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX jobs_hot_lane ON awa.jobs_hot (queue, priority, pos) WHERE state = 'available';
+CREATE INDEX jobs_hot_pos ON awa.jobs_hot (pos) WHERE state = 'available';
+CREATE INDEX jobs_hot_running ON awa.jobs_hot (instance) WHERE state = 'running';
+CREATE INDEX jobs_hot_deadline ON awa.jobs_hot (deadline_at) WHERE state = 'running';
+CREATE INDEX jobs_hot_waiting ON awa.jobs_hot (job_id) WHERE state = 'waiting_external';
+CREATE INDEX jobs_hot_completed ON awa.jobs_hot (finalized_at) WHERE state = 'completed';
+CREATE TABLE awa.scheduled_jobs (
+    LIKE awa_queue.deferred_jobs INCLUDING ALL,
+    CHECK (state IN ('scheduled', 'retryable'))
+);
+
+-- The columns of a canonical row that every verb knows, and its attempt as a lease whose address is no slot of the ring.
+-- No SET clauses: they must be inlined.
+CREATE FUNCTION awa.job_of(h awa.jobs_hot) RETURNS awa_queue.deferred_jobs LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(h.job_id, h.kind, h.queue, h.state, h.args, h.priority, h.attempt, h.run_lease, h.max_attempts, h.shard, h.run_at,
+               h.created_at, h.attempted_at, h.finalized_at, h.deadline_ms, h.metadata, h.tags, h.errors, h.progress, h.result,
+               h.unique_key, h.unique_states, h.snoozes, h.rescues, h.interrupted, h.instance)::awa_queue.deferred_jobs
+$$;
+CREATE FUNCTION awa.lease_of(h awa.jobs_hot) RETURNS awa_queue.leases LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(-1, -1, h.attempt, false, h.job_id, h.run_lease, h.instance, h.attempted_at, h.state, h.deadline_at, NULL,
+               NULL)::awa_queue.leases
+$$;

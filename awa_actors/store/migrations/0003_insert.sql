@@ -62,13 +62,18 @@ DECLARE
     v_slot  smallint := awa_queue.current_slot('segments');
     v_rslot smallint := awa_queue.current_slot('ready');
     v_opts  jsonb[] := p_opts::jsonb[];
+    v_canonical boolean := false;
     v_queue text;
 BEGIN
+    -- Once the queue plane is all there is, that is final, and one look without a lock is all it costs.
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') THEN
+        v_canonical := awa.writes_canonical();
+    END IF;
     -- Metadata alone changes nothing about where a job goes: follow-ups and traced jobs all have some, and stay on this path.
-    IF EXISTS (SELECT FROM unnest(v_opts) o (opt) WHERE o.opt - 'metadata' <> '{}')
+    IF v_canonical OR EXISTS (SELECT FROM unnest(v_opts) o (opt) WHERE o.opt - 'metadata' <> '{}')
        OR EXISTS (SELECT FROM awa.queues q WHERE q.queue = ANY (p_queues) AND q.shards > 1) THEN
         SELECT r.ids, r.inserted INTO ids, inserted
-        FROM awa_queue.insert_with_options(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts) r;
+        FROM awa_queue.insert_with_options(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts, v_canonical) r;
         RETURN;
     END IF;
     WITH job AS MATERIALIZED (
@@ -95,7 +100,7 @@ END $$;
 
 CREATE FUNCTION awa_queue.insert_with_options(
     p_args text[], p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[], p_opts text[],
-    OUT ids bigint[], OUT inserted boolean[]
+    p_canonical boolean, OUT ids bigint[], OUT inserted boolean[]
 ) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     v_now    timestamptz := clock_timestamp();
@@ -143,20 +148,24 @@ BEGIN
         v_jobs[v_job.ord].inserted := false;
     END LOOP;
 
-    WITH job AS MATERIALIZED (SELECT * FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NULL),
-    bodied AS (
-        INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, deadline_ms,
-                                      metadata, tags, unique_key, unique_states)
-        SELECT v_slot, j.priority, j.max_attempts, j.shard, j.job_id, v_now, j.kind, j.queue, j.args, j.deadline_ms,
-               j.metadata, j.tags, j.unique_key, j.unique_states FROM job j)
-    INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
-    SELECT v_rslot, j.priority, j.shard, v_slot, 0, j.job_id, j.job_id, 0, v_now, j.queue FROM job j;
+    IF p_canonical THEN
+        PERFORM awa.insert_canonical(v_jobs, v_now);
+    ELSE
+        WITH job AS MATERIALIZED (SELECT * FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NULL),
+        bodied AS (
+            INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, deadline_ms,
+                                          metadata, tags, unique_key, unique_states)
+            SELECT v_slot, j.priority, j.max_attempts, j.shard, j.job_id, v_now, j.kind, j.queue, j.args, j.deadline_ms,
+                   j.metadata, j.tags, j.unique_key, j.unique_states FROM job j)
+        INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
+        SELECT v_rslot, j.priority, j.shard, v_slot, 0, j.job_id, j.job_id, 0, v_now, j.queue FROM job j;
 
-    INSERT INTO awa_queue.deferred_jobs (job_id, kind, queue, state, args, priority, max_attempts, shard, run_at, created_at,
-                                         deadline_ms, metadata, tags, unique_key, unique_states)
-    SELECT j.job_id, j.kind, j.queue, 'scheduled', j.args, j.priority, j.max_attempts, j.shard, j.run_at, v_now,
-           j.deadline_ms, j.metadata, j.tags, j.unique_key, j.unique_states
-    FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NOT NULL;
+        INSERT INTO awa_queue.deferred_jobs (job_id, kind, queue, state, args, priority, max_attempts, shard, run_at, created_at,
+                                             deadline_ms, metadata, tags, unique_key, unique_states)
+        SELECT j.job_id, j.kind, j.queue, 'scheduled', j.args, j.priority, j.max_attempts, j.shard, j.run_at, v_now,
+               j.deadline_ms, j.metadata, j.tags, j.unique_key, j.unique_states
+        FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NOT NULL;
+    END IF;
 
     FOR v_name IN SELECT DISTINCT j.queue FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NULL LOOP
         PERFORM awa.wake(v_name, awa.queue_channel(v_name));

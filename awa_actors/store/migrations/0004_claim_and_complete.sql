@@ -103,6 +103,9 @@ BEGIN
     FOR i IN 1..cardinality(p_batch.job_ids) LOOP
         CONTINUE WHEN p_batch.extras[i]::jsonb ->> 'unique_key' IS NULL;
         SELECT l.* INTO v_lease FROM awa_queue.leases l WHERE l.lslot = p_batch.lslots[i] AND l.job_id = p_batch.job_ids[i];
+        IF NOT FOUND THEN
+            SELECT (awa.lease_of(h)).* INTO v_lease FROM awa.jobs_hot h WHERE h.job_id = p_batch.job_ids[i];
+        END IF;
         v_row := awa_queue.whole(v_lease);
         IF get_bit(v_row.unique_states, 2) = get_bit(v_row.unique_states, 1) THEN
             CONTINUE;
@@ -112,7 +115,7 @@ BEGIN
         END IF;
         v_holder := awa_queue.try_claim(v_row.unique_key, v_row.job_id);
         CONTINUE WHEN v_holder IS NULL;
-        DELETE FROM awa_queue.leases l WHERE l.lslot = v_lease.lslot AND l.job_id = v_lease.job_id;
+        PERFORM awa_queue.drop_lease(v_lease);
         p_batch.kinds[i] := NULL;
         IF v_holder = 0 THEN
             v_row.attempt := greatest(v_row.attempt - 1, 0);
@@ -302,6 +305,9 @@ BEGIN
                CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
     )
     SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO completed, v_freed FROM deleted d;
+    IF coalesce(cardinality(completed), 0) < cardinality(p_jobs) THEN
+        completed := completed || awa.complete_canonical(p_jobs, p_leases, p_instance, p_results, at);
+    END IF;
     WHILE coalesce(cardinality(completed), 0) < cardinality(p_jobs) LOOP
         WITH deleted AS (
             DELETE FROM awa_queue.leases l USING unnest(p_jobs, p_leases) AS i (job_id, run_lease)

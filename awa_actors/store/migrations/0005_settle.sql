@@ -4,8 +4,12 @@
 -- re-addressed is visible only to a new snapshot. A body that is not there raises; it is never an inner join.
 CREATE FUNCTION awa_queue.whole(l awa_queue.leases) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
-DECLARE b awa_queue.bodies;
+DECLARE b awa_queue.bodies; h awa.jobs_hot;
 BEGIN
+    IF l.lslot < 0 THEN
+        SELECT x.* INTO h FROM awa.jobs_hot x WHERE x.job_id = l.job_id AND x.run_lease = l.run_lease;
+        RETURN awa.job_of(h);
+    END IF;
     SELECT x.* INTO b FROM awa_queue.bodies x WHERE x.slot = l.slot AND x.job_id = l.job_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the body of job % is not in segment %', l.job_id, l.slot USING ERRCODE = 'AWA01';
@@ -28,9 +32,12 @@ $$;
 -- Write a job into the place of its state (j.state), with its unique key as the mask says. p_from is the state it comes from.
 -- If a newer job holds a key it would need, it ends as cancelled with that reason: a job never stays where it was because
 -- recording its move failed. If an open transaction has yet to decide who holds it, nobody waits: the job goes on without the
--- key (see go_without). Returns the row as written.
-CREATE FUNCTION awa_queue.land(j awa_queue.deferred_jobs, p_from awa.job_state, p_reason text DEFAULT NULL)
-RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
+-- key (see go_without). In which plane it waits on is a matter of where the installation stands, not of where it comes from.
+-- p_pos and p_since: the place and age that a job keeps which becomes available again. Returns the row as written.
+CREATE FUNCTION awa_queue.land(
+    j awa_queue.deferred_jobs, p_from awa.job_state, p_reason text DEFAULT NULL, p_pos bigint DEFAULT NULL,
+    p_since timestamptz DEFAULT NULL
+) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
     v_had    boolean;
     v_wants  boolean;
@@ -53,10 +60,9 @@ BEGIN
     END IF;
     CASE
         WHEN j.state IN ('scheduled', 'retryable') THEN
-            INSERT INTO awa_queue.deferred_jobs SELECT j.*;
-            PERFORM awa_queue.due_at(j.run_at);
+            PERFORM awa_queue.defer(j);
         WHEN j.state = 'available' THEN
-            PERFORM awa_queue.make_ready(j);
+            PERFORM awa_queue.make_ready(j, p_pos, p_since);
         WHEN j.state = 'failed' THEN
             j.finalized_at := coalesce(j.finalized_at, clock_timestamp());
             SELECT q.dlq_enabled INTO v_dlq FROM awa.queues q WHERE q.queue = j.queue;
@@ -93,17 +99,30 @@ BEGIN
     j := awa_queue.go_without(j, p_from);
     j.attempted_at := NULL;
     j.instance := NULL;
-    INSERT INTO awa_queue.deferred_jobs SELECT j.*;
-    PERFORM awa_queue.due_at(j.run_at);
+    PERFORM awa_queue.defer(j);
     RETURN j;
 END $$;
 
-CREATE FUNCTION awa_queue.make_ready(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog SET enable_seqscan = off AS $$
+CREATE FUNCTION awa_queue.defer(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    IF awa.writes_canonical() THEN
+        INSERT INTO awa.scheduled_jobs SELECT j.*;
+    ELSE
+        INSERT INTO awa_queue.deferred_jobs SELECT j.*;
+    END IF;
+    PERFORM awa_queue.due_at(j.run_at);
+END $$;
+
+CREATE FUNCTION awa_queue.make_ready(j awa_queue.deferred_jobs, p_pos bigint DEFAULT NULL, p_since timestamptz DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
     v_slot smallint := awa_queue.current_slot('segments');
-    v_pos  bigint := nextval('awa.job_id_seq');
+    v_pos  bigint := coalesce(p_pos, nextval('awa.job_id_seq'));
 BEGIN
+    IF awa.writes_canonical() THEN
+        PERFORM awa.make_hot(ARRAY[j], ARRAY[v_pos], ARRAY[p_since]);
+        RETURN;
+    END IF;
     -- A body of an earlier availability may still be in this segment.
     DELETE FROM awa_queue.bodies b WHERE b.slot = v_slot AND b.job_id = j.job_id;
     INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, pos, run_at, deadline_ms,
@@ -111,7 +130,8 @@ BEGIN
     VALUES (v_slot, j.priority, j.max_attempts, j.shard, j.job_id, j.created_at, j.kind, j.queue, j.args, v_pos, j.run_at, j.deadline_ms,
         j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted);
     INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
-    VALUES (awa_queue.current_slot('ready'), j.priority, j.shard, v_slot, j.attempt, v_pos, j.job_id, j.run_lease, clock_timestamp(), j.queue);
+    VALUES (awa_queue.current_slot('ready'), j.priority, j.shard, v_slot, j.attempt, v_pos, j.job_id, j.run_lease,
+            coalesce(p_since, clock_timestamp()), j.queue);
     PERFORM awa.wake(j.queue, awa.queue_channel(j.queue));
 END $$;
 
@@ -196,7 +216,13 @@ END $$;
 -- The last resort for a live attempt.
 CREATE FUNCTION awa_queue.abandon(l awa_queue.leases, p_error text) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE h awa.jobs_hot;
 BEGIN
+    IF l.lslot < 0 THEN
+        DELETE FROM awa.jobs_hot x WHERE x.job_id = l.job_id AND x.run_lease = l.run_lease AND x.instance = l.instance
+            AND x.state <> 'completed' RETURNING x.* INTO h;
+        RETURN CASE WHEN FOUND THEN awa_queue.write_off(awa.job_of(h), p_error) END;
+    END IF;
     DELETE FROM awa_queue.leases x WHERE x.job_id = l.job_id AND x.run_lease = l.run_lease AND x.instance = l.instance;
     IF NOT FOUND THEN
         RETURN NULL;
@@ -205,20 +231,51 @@ BEGIN
         l.attempt, l.run_lease, l.claimed_at, NULL, NULL, l.instance), p_error);
 END $$;
 
--- The lease of an attempt, locked. A carry moves a lease by delete and insert, so a statement that waited for one can miss a
--- lease that lives: stale is what a look in a new statement does not find.
+-- The lease of an attempt, locked, in whichever plane it is. A carry moves a lease by delete and insert, and a parked attempt moves
+-- from the canonical plane to this one: a statement that waited for such a move can miss a lease that lives. Stale is what a look
+-- in a new statement does not find.
 CREATE FUNCTION awa_queue.lock_lease(p_job bigint, p_run_lease bigint, p_instance uuid) RETURNS awa_queue.leases LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
-DECLARE l awa_queue.leases;
+DECLARE l awa_queue.leases; h awa.jobs_hot;
 BEGIN
     LOOP
         SELECT x.* INTO l FROM awa_queue.leases x
         WHERE x.job_id = p_job AND x.run_lease = p_run_lease AND x.instance = p_instance FOR UPDATE;
         EXIT WHEN FOUND;
+        SELECT x.* INTO h FROM awa.jobs_hot x WHERE x.job_id = p_job AND x.run_lease = p_run_lease AND x.instance = p_instance
+            AND x.state IN ('running', 'waiting_external') FOR UPDATE;
+        IF FOUND THEN
+            RETURN awa.lease_of(h);
+        END IF;
         EXIT WHEN NOT EXISTS (SELECT FROM awa_queue.leases x
                               WHERE x.job_id = p_job AND x.run_lease = p_run_lease AND x.instance = p_instance);
     END LOOP;
     RETURN l;
+END $$;
+
+-- An attempt leaves where it was; the caller has locked it.
+CREATE FUNCTION awa_queue.drop_lease(l awa_queue.leases) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+BEGIN
+    IF l.lslot < 0 THEN
+        DELETE FROM awa.jobs_hot h WHERE h.job_id = l.job_id AND h.run_lease = l.run_lease;
+    ELSE
+        DELETE FROM awa_queue.leases x WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+    END IF;
+END $$;
+
+-- A live attempt changes where it stands: state, deadline, notes. What a canonical lease carries as notes is what is new of them.
+CREATE FUNCTION awa_queue.write_lease(l awa_queue.leases) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+BEGIN
+    IF l.lslot < 0 THEN
+        UPDATE awa.jobs_hot h SET state = l.state, deadline_at = l.deadline_at, progress = coalesce(l.progress, h.progress),
+               metadata = CASE WHEN l.metadata IS NULL THEN h.metadata ELSE coalesce(h.metadata, '{}') || l.metadata END
+        WHERE h.job_id = l.job_id AND h.run_lease = l.run_lease;
+    ELSE
+        UPDATE awa_queue.leases x SET state = l.state, deadline_at = l.deadline_at, progress = l.progress, metadata = l.metadata
+        WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+    END IF;
 END $$;
 
 -- End one attempt. `o` says where it goes (the decision is the caller's): state, delay (s), error, terminal, uncount, snooze,
@@ -228,18 +285,21 @@ SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
     l awa_queue.leases := awa_queue.lock_lease((o ->> 'job_id')::bigint, (o ->> 'run_lease')::bigint, p_instance);
     j awa_queue.deferred_jobs;
-    v_from awa.job_state;
+    v_from  awa.job_state;
+    v_pos   bigint;
+    v_since timestamptz;
 BEGIN
     IF l.job_id IS NULL THEN
         RETURN NULL;
     END IF;
     v_from := l.state;
     j := awa_queue.whole(l);
-    DELETE FROM awa_queue.leases x WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+    SELECT h.pos, h.ready_at INTO v_pos, v_since FROM awa.jobs_hot h WHERE l.lslot < 0 AND o ? 'give_back' AND h.job_id = l.job_id;
+    PERFORM awa_queue.drop_lease(l);
     IF o ? 'progress' THEN j.progress := o -> 'progress'; END IF;
     IF o ? 'metadata' THEN j.metadata := coalesce(j.metadata, '{}') || (o -> 'metadata'); END IF;
     IF o ? 'give_back' THEN
-        RETURN awa_queue.give_back(l, j);
+        RETURN awa_queue.give_back(l, j, v_pos, v_since);
     END IF;
     j.state := (o ->> 'state')::awa.job_state;
     j.run_at := CASE WHEN o ? 'delay' THEN clock_timestamp() + make_interval(secs => (o ->> 'delay')::float8) ELSE j.run_at END;
@@ -256,14 +316,17 @@ BEGIN
 END $$;
 
 -- A claim that was never started goes back to its place and age, as if it had not been taken: only run_lease has grown.
-CREATE FUNCTION awa_queue.give_back(l awa_queue.leases, j awa_queue.deferred_jobs) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
-SET search_path = pg_catalog SET enable_seqscan = off AS $$
+CREATE FUNCTION awa_queue.give_back(l awa_queue.leases, j awa_queue.deferred_jobs, p_pos bigint, p_since timestamptz)
+RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE v_holder bigint;
 BEGIN
     j.state := 'available';
     j.attempt := greatest(j.attempt - 1, 0);
     j.attempted_at := NULL;
     j.instance := NULL;
+    IF l.lslot < 0 THEN
+        RETURN awa_queue.land(j, l.state, NULL, p_pos, p_since);
+    END IF;
     IF j.unique_key IS NOT NULL AND get_bit(j.unique_states, 1) = 1 AND get_bit(j.unique_states, 2) = 0 THEN
         v_holder := awa_queue.try_claim(j.unique_key, j.job_id);
         IF v_holder > 0 THEN
@@ -307,6 +370,9 @@ BEGIN
         END;
         IF j.job_id IS NOT NULL THEN
             job_id := j.job_id; run_lease := j.run_lease; job := to_jsonb(j);
+            IF (o ->> 'lslot')::integer < 0 THEN
+                job := job || jsonb_build_object('canonical', awa.is_canonical(j.job_id));
+            END IF;
             RETURN NEXT;
         END IF;
     END LOOP;
@@ -338,6 +404,12 @@ BEGIN
         IF FOUND THEN
             RETURN true;
         END IF;
+        UPDATE awa.jobs_hot h SET progress = coalesce(p_progress, h.progress),
+               metadata = CASE WHEN p_metadata IS NULL THEN h.metadata ELSE coalesce(h.metadata, '{}') || p_metadata END
+        WHERE h.job_id = p_job AND h.run_lease = p_run_lease AND h.instance = p_instance AND h.state IN ('running', 'waiting_external');
+        IF FOUND THEN
+            RETURN true;
+        END IF;
         EXIT WHEN NOT EXISTS (SELECT FROM awa_queue.leases l
                               WHERE l.job_id = p_job AND l.run_lease = p_run_lease AND l.instance = p_instance);
     END LOOP;
@@ -353,7 +425,9 @@ BEGIN
         SELECT array_agg(a.job_id), array_agg(a.run_lease) INTO v_missing, v_missing_leases
         FROM unnest(p_jobs, p_leases) AS a (job_id, run_lease)
         WHERE NOT EXISTS (SELECT FROM awa_queue.leases l
-                          WHERE l.job_id = a.job_id AND l.run_lease = a.run_lease AND l.instance = p_instance OFFSET 0);
+                          WHERE l.job_id = a.job_id AND l.run_lease = a.run_lease AND l.instance = p_instance OFFSET 0)
+          AND NOT EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = a.job_id AND h.run_lease = a.run_lease
+                          AND h.instance = p_instance AND h.state <> 'completed' OFFSET 0);
         p_jobs := v_missing; p_leases := v_missing_leases;
         EXIT WHEN v_missing IS NULL;
     END LOOP;
@@ -367,7 +441,11 @@ CREATE FUNCTION awa_queue.note_body(p_job bigint, p_run_lease bigint, p_instance
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE l awa_queue.leases := awa_queue.lock_lease(p_job, p_run_lease, p_instance);
 BEGIN
-    UPDATE awa_queue.bodies b SET metadata = coalesce(b.metadata, '{}') || p_metadata WHERE b.slot = l.slot AND b.job_id = l.job_id;
+    IF l.lslot < 0 THEN
+        UPDATE awa.jobs_hot h SET metadata = coalesce(h.metadata, '{}') || p_metadata WHERE h.job_id = l.job_id;
+    ELSE
+        UPDATE awa_queue.bodies b SET metadata = coalesce(b.metadata, '{}') || p_metadata WHERE b.slot = l.slot AND b.job_id = l.job_id;
+    END IF;
 END $$;
 
 -- A stopping process gives back what it still holds: available again at once, the attempt not counted.
@@ -375,7 +453,8 @@ CREATE FUNCTION awa_queue.release_instance(p_instance uuid) RETURNS integer LANG
 DECLARE v_held jsonb; v_count integer;
 BEGIN
     SELECT jsonb_agg(jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'give_back', true)) INTO v_held
-    FROM awa_queue.leases l WHERE l.instance = p_instance AND l.state = 'running';
+    FROM (SELECT x.job_id, x.run_lease FROM awa_queue.leases x WHERE x.instance = p_instance AND x.state = 'running'
+          UNION ALL SELECT h.job_id, h.run_lease FROM awa.jobs_hot h WHERE h.instance = p_instance AND h.state = 'running') l;
     SELECT count(*) INTO v_count FROM awa_queue.settle(p_instance, coalesce(v_held, '[]'));
     RETURN v_count;
 END $$;

@@ -57,6 +57,27 @@ BEGIN
         PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
     END LOOP;
     SELECT x.run_at INTO next_due FROM awa_queue.deferred_jobs x ORDER BY x.run_at LIMIT 1;
+    SELECT promote.moved + c.moved, promote.failed + c.failed, least(promote.next_due, c.next_due) INTO moved, failed, next_due
+    FROM awa.promote_canonical(p_rows) c;
+END $$;
+
+-- The same for the log of a run: says of each job where it came from and where it went. One call, as ever: a client that freezes
+-- between statements of a transaction would hold up every promoter.
+CREATE FUNCTION awa_queue.promote_traced(
+    p_rows integer, OUT moved integer, OUT failed integer, OUT next_due timestamptz, OUT steps jsonb, OUT is_whole boolean
+) LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE v_due awa_queue.deferred_jobs[];
+BEGIN
+    SELECT array_agg(d.job) INTO v_due FROM (
+        SELECT x AS job FROM awa_queue.deferred_jobs x WHERE x.run_at <= clock_timestamp()
+        ORDER BY x.run_at, x.job_id LIMIT p_rows FOR UPDATE SKIP LOCKED) d;
+    SELECT p.moved, p.failed, p.next_due INTO moved, failed, next_due FROM awa_queue.promote(coalesce(cardinality(v_due), 0)) p;
+    SELECT jsonb_agg(jsonb_build_object('job_id', d.job_id, 'run_lease', d.run_lease, 'from', d.state, 'to', coalesce(
+        (SELECT x.state FROM awa_queue.deferred_jobs x WHERE x.job_id = d.job_id),
+        (SELECT x.state FROM awa_queue.terminal x WHERE x.job_id = d.job_id), 'available')))
+    INTO steps FROM unnest(v_due) d;
+    -- One that came due meanwhile, before those that were looked at, was moved instead of one of them.
+    is_whole := moved + failed = coalesce(cardinality(v_due), 0);
 END $$;
 
 CREATE FUNCTION awa_queue.promote_one(p_job bigint) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$

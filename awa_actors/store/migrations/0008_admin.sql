@@ -1,6 +1,6 @@
 -- What operators and users read and do to single jobs.
 
--- Every job of the queue plane, each exactly once. Dead letters have a table of their own.
+-- Every job of both planes, each exactly once. Dead letters have a table of their own.
 CREATE VIEW awa.jobs AS
 WITH live AS (
     SELECT (awa_queue.as_row(b, 'available', r.attempt, r.run_lease, NULL, NULL, NULL, NULL)).*, NULL::timestamptz AS deadline_at
@@ -22,6 +22,10 @@ WITH live AS (
     SELECT d.*, NULL FROM awa_queue.deferred_jobs d
     UNION ALL
     SELECT t.*, NULL FROM awa_queue.terminal t
+    UNION ALL
+    SELECT (awa.job_of(h)).*, h.deadline_at FROM awa.jobs_hot h
+    UNION ALL
+    SELECT s.*, NULL FROM awa.scheduled_jobs s
 )
 SELECT job_id AS id, kind, queue, args, state, priority, attempt, run_lease, max_attempts, run_at, NULL::timestamptz AS heartbeat_at,
        deadline_at, attempted_at, finalized_at, created_at, errors, coalesce(metadata, '{}') AS metadata, coalesce(tags, '{}') AS tags,
@@ -51,6 +55,7 @@ DECLARE
     l awa_queue.leases;
     b awa_queue.bodies;
     r awa_queue.ready;
+    h awa.jobs_hot;
 BEGIN
     FOR i IN 1..5 LOOP
         SELECT x.* INTO l FROM awa_queue.leases x WHERE x.job_id = p_job FOR UPDATE;
@@ -67,6 +72,24 @@ BEGIN
         DELETE FROM awa_queue.deferred_jobs d WHERE d.job_id = p_job RETURNING d.* INTO job;
         IF FOUND THEN
             came_from := job.state;
+            RETURN;
+        END IF;
+        DELETE FROM awa.scheduled_jobs s WHERE s.job_id = p_job RETURNING s.* INTO job;
+        IF FOUND THEN
+            came_from := job.state;
+            RETURN;
+        END IF;
+        SELECT x.* INTO h FROM awa.jobs_hot x WHERE x.job_id = p_job AND x.state <> 'completed' FOR UPDATE;
+        IF FOUND THEN
+            IF h.state = 'running' AND NOT p_running THEN
+                RETURN;
+            END IF;
+            DELETE FROM awa.jobs_hot x WHERE x.job_id = p_job;
+            job := awa.job_of(h);
+            came_from := h.state;
+            IF h.state <> 'available' THEN
+                PERFORM pg_notify('awa:cancel', json_build_object('job_id', p_job, 'run_lease', h.run_lease)::text);
+            END IF;
             RETURN;
         END IF;
         FOR b IN SELECT x.* FROM awa_queue.bodies x WHERE x.job_id = p_job LOOP
@@ -177,6 +200,7 @@ BEGIN
         CASE WHEN v_opts <> '{}' THEN ARRAY[v_opts::text] END) r;
     IF p_state = 'retryable' THEN
         UPDATE awa_queue.deferred_jobs d SET state = 'retryable' WHERE d.job_id = v_id;
+        UPDATE awa.scheduled_jobs s SET state = 'retryable' WHERE s.job_id = v_id;
     END IF;
     SELECT j.* INTO v_row FROM awa.jobs j WHERE j.id = v_id LIMIT 1;
     RETURN v_row;

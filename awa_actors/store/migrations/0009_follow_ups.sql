@@ -34,6 +34,9 @@ BEGIN
         state := 'live';
         RETURN;
     END IF;
-    SELECT d.finalized_at INTO at FROM awa_queue.done d WHERE d.job_id = p_job AND d.run_lease = p_run_lease;
+    SELECT e.finalized_at INTO at FROM (
+        SELECT d.finalized_at FROM awa_queue.done d WHERE d.job_id = p_job AND d.run_lease = p_run_lease
+        UNION ALL SELECT h.finalized_at FROM awa.jobs_hot h
+                  WHERE h.job_id = p_job AND h.run_lease = p_run_lease AND h.state = 'completed') e;
     state := CASE WHEN FOUND THEN 'completed' ELSE 'stale' END;
 END $$;

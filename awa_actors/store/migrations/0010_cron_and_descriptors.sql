@@ -173,6 +173,9 @@ BEGIN
             SELECT x.queue FROM awa_queue.bodies x WHERE x.slot = l.slot AND x.job_id = l.job_id OFFSET 0) b GROUP BY b.queue, l.state
         UNION ALL SELECT d.queue, d.state::text, count(*), NULL FROM awa_queue.deferred_jobs d GROUP BY d.queue, d.state
         UNION ALL SELECT t.queue, t.state::text, count(*), NULL FROM awa_queue.terminal t GROUP BY t.queue, t.state
+        UNION ALL SELECT h.queue, h.state::text, count(*), min(h.ready_at) FILTER (WHERE h.state = 'available') FROM awa.jobs_hot h
+                  WHERE h.state <> 'completed' GROUP BY h.queue, h.state
+        UNION ALL SELECT s.queue, s.state::text, count(*), NULL FROM awa.scheduled_jobs s GROUP BY s.queue, s.state
         UNION ALL SELECT e.queue, 'dead', count(*), NULL FROM awa_queue.dlq_entries e GROUP BY e.queue
         UNION ALL SELECT q.queue, 'completed', 0, NULL FROM awa.queue_stats q WHERE q.completed_last_hour > 0
     ), summed AS (
@@ -231,6 +234,9 @@ BEGIN
                   FROM awa_queue.deferred_jobs d TABLESAMPLE SYSTEM (v_deferred) GROUP BY d.queue, d.kind
         UNION ALL SELECT t.queue, t.kind, t.state::text, round(count(*) * 100 / v_terminal)
                   FROM awa_queue.terminal t TABLESAMPLE SYSTEM (v_terminal) WHERE t.state = 'failed' GROUP BY t.queue, t.kind, t.state
+        UNION ALL SELECT h.queue, h.kind, CASE h.state WHEN 'completed' THEN 'completed' ELSE 'live' END, count(*) FROM awa.jobs_hot h
+                  WHERE h.state <> 'completed' OR h.finalized_at > clock_timestamp() - interval '1 hour' GROUP BY 1, 2, 3
+        UNION ALL SELECT s.queue, s.kind, 'live', count(*) FROM awa.scheduled_jobs s GROUP BY s.queue, s.kind
         UNION ALL SELECT b.queue, b.kind, 'completed', round(count(*) * 100 / v_done)
         FROM awa_queue.done d TABLESAMPLE SYSTEM (v_done) CROSS JOIN LATERAL (
             SELECT x.queue, x.kind FROM awa_queue.bodies x WHERE x.slot = d.slot AND x.job_id = d.job_id OFFSET 0) b

@@ -40,7 +40,7 @@ BEGIN
     v_had := get_bit(j.unique_states, awa.state_bit(l.state)) = 1;
     v_wants := get_bit(j.unique_states, awa.state_bit(p_to)) = 1;
     IF v_wants AND NOT v_had AND awa_queue.take_claim(j.unique_key, j.job_id) IS NOT NULL THEN
-        DELETE FROM awa_queue.leases x WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+        PERFORM awa_queue.drop_lease(l);
         PERFORM awa_queue.end_as_duplicate(j);
         RETURN false;
     ELSIF v_had AND NOT v_wants THEN
@@ -107,9 +107,11 @@ BEGIN
         SELECT t.* INTO job FROM awa_queue.terminal t WHERE t.job_id = l.job_id;
     ELSE
         outcome := 'parked';
-        UPDATE awa_queue.leases x SET state = 'waiting_external', deadline_at = NULL, progress = coalesce(o -> 'progress', x.progress),
-               metadata = CASE WHEN o ? 'metadata' THEN coalesce(x.metadata, '{}') || (o -> 'metadata') ELSE x.metadata END
-        WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease RETURNING x.* INTO l;
+        l.state := 'waiting_external';
+        l.deadline_at := NULL;
+        l.progress := coalesce(o -> 'progress', l.progress);
+        IF o ? 'metadata' THEN l.metadata := coalesce(l.metadata, '{}') || (o -> 'metadata'); END IF;
+        PERFORM awa_queue.write_lease(l);
         job := awa_queue.whole(l);
     END IF;
 END $$;
@@ -164,8 +166,9 @@ BEGIN
             status := 'stale';
             RETURN;
         END IF;
-        UPDATE awa_queue.leases x SET state = 'running', deadline_at = clock_timestamp() + make_interval(secs => p_remaining)
-        WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+        l.state := 'running';
+        l.deadline_at := clock_timestamp() + make_interval(secs => p_remaining);
+        PERFORM awa_queue.write_lease(l);
     ELSE
         status := 'waiting';
         due_in := extract(epoch FROM c.timeout_at - clock_timestamp())::float8;
@@ -175,8 +178,9 @@ BEGIN
                 RETURN;
             END IF;
             UPDATE awa_queue.callbacks x SET inside = true WHERE x.callback_id = p_callback;
-            UPDATE awa_queue.leases x SET state = 'waiting_external', deadline_at = NULL
-            WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+            l.state := 'waiting_external';
+            l.deadline_at := NULL;
+            PERFORM awa_queue.write_lease(l);
         END IF;
     END IF;
 END $$;
@@ -188,8 +192,9 @@ DECLARE l awa_queue.leases := awa_queue.lock_lease(p_job, p_run_lease, p_instanc
 BEGIN
     UPDATE awa_queue.callbacks x SET inside = false WHERE l.job_id IS NOT NULL AND x.callback_id = p_callback AND x.inside;
     IF FOUND AND l.state = 'waiting_external' AND awa_queue.restate_claim(l, 'running') THEN
-        UPDATE awa_queue.leases x SET state = 'running', deadline_at = clock_timestamp() + make_interval(secs => p_remaining)
-        WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+        l.state := 'running';
+        l.deadline_at := clock_timestamp() + make_interval(secs => p_remaining);
+        PERFORM awa_queue.write_lease(l);
     END IF;
 END $$;
 
@@ -298,7 +303,7 @@ BEGIN
     END IF;
     PERFORM awa_queue.take_callback(p_callback);
     j := awa_queue.whole(v.l);
-    DELETE FROM awa_queue.leases x WHERE x.lslot = (v.l).lslot AND x.job_id = j.job_id AND x.run_lease = j.run_lease;
+    PERFORM awa_queue.drop_lease(v.l);
     v_attempt := j.attempt;
     j.state := 'available';
     j.attempt := 0;
@@ -334,8 +339,9 @@ BEGIN
         -- Kept until the handler takes it; a row that nobody takes goes with its lease and this new timeout.
         UPDATE awa_queue.callbacks x SET resumed = true, inside = false, payload = coalesce(p_payload, 'null'),
                timeout_at = clock_timestamp() + interval '1 day' WHERE x.callback_id = p_callback;
-        UPDATE awa_queue.leases x SET state = 'running', metadata = coalesce(x.metadata, '{}') || v_note
-        WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease RETURNING x.* INTO l;
+        l.state := 'running';
+        l.metadata := coalesce(l.metadata, '{}') || v_note;
+        PERFORM awa_queue.write_lease(l);
         j := awa_queue.whole(l);
         IF (v.c).inside THEN
             PERFORM awa_queue.tell_waiter(p_callback);
@@ -382,13 +388,17 @@ BEGIN
     -- Dead rows: their attempt has ended.
     DELETE FROM awa_queue.callbacks c WHERE c.callback_id IN (
         SELECT d.callback_id FROM awa_queue.callbacks d
-        WHERE d.timeout_at < v_now AND NOT EXISTS (SELECT FROM awa_queue.leases x
+        WHERE d.timeout_at < v_now AND NOT EXISTS (SELECT FROM awa.jobs_hot h
+              WHERE h.job_id = d.job_id AND h.run_lease = d.run_lease AND h.state IN ('running', 'waiting_external') OFFSET 0)
+          AND NOT EXISTS (SELECT FROM awa_queue.leases x
               WHERE x.job_id = d.job_id AND x.run_lease = d.run_lease OFFSET 0)
         ORDER BY d.timeout_at LIMIT p_rows * 10 FOR UPDATE SKIP LOCKED);
     FOR v IN
         (SELECT c.*, 'expired_callback' AS why FROM awa_queue.callbacks c
          WHERE c.timeout_at < v_now AND NOT EXISTS (SELECT FROM awa_queue.leases x
                WHERE x.job_id = c.job_id AND x.run_lease = c.run_lease AND x.state = 'running' OFFSET 0)
+           AND NOT EXISTS (SELECT FROM awa.jobs_hot h
+               WHERE h.job_id = c.job_id AND h.run_lease = c.run_lease AND h.state = 'running' OFFSET 0)
          ORDER BY c.timeout_at LIMIT p_rows)
         UNION ALL
         (SELECT c.*, 'stale_instance' FROM awa_queue.callbacks c
@@ -397,6 +407,10 @@ BEGIN
     LOOP
         SELECT x.* INTO l FROM awa_queue.leases x WHERE x.job_id = v.job_id AND x.run_lease = v.run_lease AND x.instance = v.instance
             AND x.state = 'waiting_external' FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            SELECT (awa.lease_of(h)).* INTO l FROM awa.jobs_hot h WHERE h.job_id = v.job_id AND h.run_lease = v.run_lease
+                AND h.instance = v.instance AND h.state = 'waiting_external' FOR UPDATE SKIP LOCKED;
+        END IF;
         -- Locked: somebody is at it.
         CONTINUE WHEN NOT FOUND;
         -- Again, now that the lease is ours: a heartbeat may have moved the timeout.

@@ -134,22 +134,34 @@ DECLARE
     v_bodies boolean := coalesce(p_state NOT IN ('scheduled', 'retryable', 'failed', 'cancelled'), true);
 BEGIN
     LOOP
-        SELECT array_agg(c.job_id) INTO v_ids FROM (
-            SELECT u.job_id FROM (
-                (SELECT b.job_id FROM awa_queue.bodies b WHERE b.job_id < v_below AND v_bodies
-                 AND (p_kind IS NULL OR b.kind = p_kind) AND (p_queue IS NULL OR b.queue = p_queue)
-                 AND (p_tag IS NULL OR p_tag = ANY (b.tags)) AND (p_since IS NULL OR b.created_at >= p_since)
-                 AND (p_until IS NULL OR b.created_at < p_until) ORDER BY b.job_id DESC LIMIT v_step)
-                UNION (SELECT d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id < v_below AND (p_state IS NULL OR d.state = p_state)
-                 AND (p_kind IS NULL OR d.kind = p_kind) AND (p_queue IS NULL OR d.queue = p_queue)
-                 AND (p_tag IS NULL OR p_tag = ANY (d.tags)) AND (p_since IS NULL OR d.created_at >= p_since)
-                 AND (p_until IS NULL OR d.created_at < p_until) ORDER BY d.job_id DESC LIMIT v_step)
-                UNION (SELECT t.job_id FROM awa_queue.terminal t WHERE t.job_id < v_below AND (p_state IS NULL OR t.state = p_state)
-                 AND (p_kind IS NULL OR t.kind = p_kind) AND (p_queue IS NULL OR t.queue = p_queue)
-                 AND (p_tag IS NULL OR p_tag = ANY (t.tags)) AND (p_since IS NULL OR t.created_at >= p_since)
-                 AND (p_until IS NULL OR t.created_at < p_until) ORDER BY t.job_id DESC LIMIT v_step)
-            ) u ORDER BY u.job_id DESC LIMIT v_step) c;
-        EXIT WHEN v_ids IS NULL;
+        -- A place that gave as many rows as were asked for says nothing of what lies below its last one, and a job with several
+        -- bodies takes several of them: the next look begins at the highest of these last ones.
+        WITH met AS MATERIALIZED (
+            (SELECT 1 AS place, b.job_id FROM awa_queue.bodies b WHERE b.job_id < v_below AND v_bodies
+             AND (p_kind IS NULL OR b.kind = p_kind) AND (p_queue IS NULL OR b.queue = p_queue)
+             AND (p_tag IS NULL OR p_tag = ANY (b.tags)) AND (p_since IS NULL OR b.created_at >= p_since)
+             AND (p_until IS NULL OR b.created_at < p_until) ORDER BY b.job_id DESC LIMIT v_step)
+            UNION ALL (SELECT 2, d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id < v_below AND (p_state IS NULL OR d.state = p_state)
+             AND (p_kind IS NULL OR d.kind = p_kind) AND (p_queue IS NULL OR d.queue = p_queue)
+             AND (p_tag IS NULL OR p_tag = ANY (d.tags)) AND (p_since IS NULL OR d.created_at >= p_since)
+             AND (p_until IS NULL OR d.created_at < p_until) ORDER BY d.job_id DESC LIMIT v_step)
+            UNION ALL (SELECT 3, t.job_id FROM awa_queue.terminal t WHERE t.job_id < v_below AND (p_state IS NULL OR t.state = p_state)
+             AND (p_kind IS NULL OR t.kind = p_kind) AND (p_queue IS NULL OR t.queue = p_queue)
+             AND (p_tag IS NULL OR p_tag = ANY (t.tags)) AND (p_since IS NULL OR t.created_at >= p_since)
+             AND (p_until IS NULL OR t.created_at < p_until) ORDER BY t.job_id DESC LIMIT v_step)
+            UNION ALL (SELECT 4, h.job_id FROM awa.jobs_hot h WHERE h.job_id < v_below AND (p_state IS NULL OR h.state = p_state)
+             AND (p_kind IS NULL OR h.kind = p_kind) AND (p_queue IS NULL OR h.queue = p_queue)
+             AND (p_tag IS NULL OR p_tag = ANY (h.tags)) AND (p_since IS NULL OR h.created_at >= p_since)
+             AND (p_until IS NULL OR h.created_at < p_until) ORDER BY h.job_id DESC LIMIT v_step)
+            UNION ALL (SELECT 5, s.job_id FROM awa.scheduled_jobs s WHERE s.job_id < v_below AND (p_state IS NULL OR s.state = p_state)
+             AND (p_kind IS NULL OR s.kind = p_kind) AND (p_queue IS NULL OR s.queue = p_queue)
+             AND (p_tag IS NULL OR p_tag = ANY (s.tags)) AND (p_since IS NULL OR s.created_at >= p_since)
+             AND (p_until IS NULL OR s.created_at < p_until) ORDER BY s.job_id DESC LIMIT v_step)
+        ), looked AS MATERIALIZED (
+            SELECT max(f.last) AS down_to FROM (SELECT min(m.job_id) AS last FROM met m GROUP BY m.place HAVING count(*) = v_step) f
+        )
+        SELECT l.down_to, ARRAY(SELECT DISTINCT m.job_id FROM met m WHERE m.job_id >= coalesce(l.down_to, 0))
+        INTO v_below, v_ids FROM looked l;
         RETURN QUERY SELECT to_jsonb(j.*) FROM unnest(v_ids) AS i (id) CROSS JOIN LATERAL (
             SELECT x.* FROM awa.jobs x WHERE x.id = i.id LIMIT 1) j
         WHERE (p_state IS NULL OR j.state = p_state) AND (p_kind IS NULL OR j.kind = p_kind) AND (p_queue IS NULL OR j.queue = p_queue)
@@ -158,8 +170,7 @@ BEGIN
         ORDER BY i.id DESC LIMIT v_left;
         GET DIAGNOSTICS v_found = ROW_COUNT;
         v_left := v_left - v_found;
-        EXIT WHEN v_left <= 0;
-        SELECT min(i.id) INTO v_below FROM unnest(v_ids) AS i (id);
+        EXIT WHEN v_left <= 0 OR v_below IS NULL;
         v_step := least(v_step * 2, 5000);
     END LOOP;
 END $$;
