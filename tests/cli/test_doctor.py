@@ -120,6 +120,15 @@ def test_a_reader_may_have_everything_checked(granted: Granted) -> None:
     assert {check for check, (status, _) in found.items() if status == "skipped"} == {"lanes", "kinds"}
 
 
+def test_a_worker_has_checked_what_it_may_see(granted: Granted) -> None:
+    found = said(url=granted.url_of("worker"))
+    assert found["leader"][0] == "warning"
+    assert found["workers"] == ("ok", "0 workers and 0 other processes beat")
+    assert found["history"][0] == "ok"
+    assert found["copy"][0] == "skipped"
+    assert "permission denied" in found["copy"][1]
+
+
 async def _raises(visit: Visit) -> Verdict:
     raise ZeroDivisionError("by hand")
 
