@@ -187,7 +187,8 @@ DECLARE v record; j awa_queue.deferred_jobs;
 BEGIN
     IF cardinality(awa_queue.change_in_place(ARRAY[p_job], p_queue, p_priority)) = 1 THEN
         RETURN true;
-    ELSIF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job) THEN
+    ELSIF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job)
+       OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state <> 'available') THEN
         RETURN false; -- it runs, or waits for its callback
     END IF;
     -- It moved while we looked: take it out of wherever it is, and put it in again.
