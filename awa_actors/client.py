@@ -16,13 +16,14 @@ from awa_actors.admin import Admin
 from awa_actors.bulk_admin import cancel_key_within, cancel_within, derived_key
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
-from awa_actors.external import ExternalOutcome, ResolvesCallbacks, resolve_by_expressions
+from awa_actors.external import ResolvesCallbacks
 from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
 from awa_actors.running_job import Job
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
+from awa_actors.store.decided import ExternalOutcome, outcome_of
 from awa_actors.store.insert import NewJob, admit, admit_many, chunks, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -144,9 +145,8 @@ class Transaction(ResolvesCallbacks):
         self, callback_id: str, payload: Any = None, default_action: str = "ignore"
     ) -> ExternalOutcome:
         """Let the callback's own expressions decide what the payload means; locked until this transaction ends."""
-        return await resolve_by_expressions(
-            self._session, self._registry, callback_id, payload, default_action, self._limit
-        )
+        asked = resolutions.by_expressions(callback_id, payload, default_action, limit=self._limit)
+        return outcome_of(await resolutions.resolve_within(self._session, self._registry, asked))
 
     async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
         return (await resolutions.resolve_within(self._session, self._registry, resolution)).job

@@ -13,7 +13,8 @@ import orjson
 import trio
 
 import awa_actors as awa
-from awa_actors.config import LeaseTiming, MaintenanceSettings, WorkerSettings
+from awa_actors.config import MaintenanceSettings, WorkerSettings
+from awa_actors.core.leadership import LeaseTiming
 from awa_actors.core.liveness import Liveness
 
 PATIENCE = 60.0

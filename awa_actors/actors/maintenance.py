@@ -114,9 +114,9 @@ class Maintenance:
         cron = None
         if registry.schedules:
             # Led per application: the leader of the lanes may be a process that does not declare these schedules.
-            lane = next(lane for lane in lanes if isinstance(lane.step, Cron))
+            own = next(lane for lane in lanes if isinstance(lane.step, Cron))
             name = cron_lease(registry.application)
-            cron = Led(Leader(pool, lambda: liveness.instance, settings.lease, lambda term: lane.run(), name), lane)
+            cron = Led(Leader(pool, lambda: liveness.instance, settings.lease, lambda term: own.run(), name), own)
             listener.on(LEADER_CHANNEL, cron.leader.wake)
         self = cls(pool, settings, registry, leader, lanes, cron, follow_ups, observers, liveness, planes, meters)
         listener.on(LEADER_CHANNEL, leader.wake)

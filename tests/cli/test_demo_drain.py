@@ -1,5 +1,7 @@
 """How the drain demo looks, and when it may say that it converged."""
 
+from typing import Any
+
 import attrs
 import pytest
 from rich.console import Console
@@ -39,7 +41,7 @@ def test_lines_come_when_something_turns_and_not_for_every_number(capsys: pytest
     "short",
     [{"state": "mixed_transition"}, {"canonical": {"running": 1}}, {"kept": False}, {"kept": None}, {"went_on": False}],
 )
-def test_nothing_short_of_the_end_is_called_converged(short: dict[str, object]) -> None:
+def test_nothing_short_of_the_end_is_called_converged(short: dict[str, Any]) -> None:
     whole = Course(0.0, state="active", kept=True, went_on=True)
     assert whole.converged
     assert whole.outcome(1.0)["ok"] is True

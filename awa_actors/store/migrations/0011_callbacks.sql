@@ -423,3 +423,26 @@ BEGIN
         RETURN NEXT awa_queue.rescue_one(l, v.why, p_bound, CASE v.why WHEN 'expired_callback' THEN awa_queue.backoff(l.attempt) ELSE 0 END);
     END LOOP;
 END $$;
+
+-- Completions that arrived together, in one transaction and with one commit, each with its own answer. What one statement cannot
+-- settle alone (follow-ups, a lock that a stranger holds, a failure) is undone and said to be left: its caller resolves it by
+-- itself, as if it had come alone. In the order of job ids, as every batch that locks several jobs.
+CREATE FUNCTION awa_queue.complete_together(
+    p_callbacks uuid[], p_payloads text[], p_followed text[], OUT answers text[], OUT is_left boolean[]
+) LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off SET lock_timeout = '50ms' AS $$
+DECLARE i integer;
+BEGIN
+    answers := array_fill(NULL::text, ARRAY[cardinality(p_callbacks)]);
+    is_left := array_fill(false, ARRAY[cardinality(p_callbacks)]);
+    FOR i IN
+        SELECT t.place FROM unnest(p_callbacks) WITH ORDINALITY AS t (id, place)
+        LEFT JOIN LATERAL (SELECT c.job_id FROM awa_queue.callbacks c WHERE c.callback_id = t.id OFFSET 0) c ON true
+        ORDER BY c.job_id, t.place
+    LOOP
+        BEGIN
+            answers[i] := awa_queue.unless_followed(awa.complete_external(p_callbacks[i], p_payloads[i]::jsonb), p_followed)::text;
+        EXCEPTION WHEN OTHERS THEN
+            is_left[i] := true;
+        END;
+    END LOOP;
+END $$;
