@@ -89,7 +89,7 @@ _ROUTINES = {
     "producer admin": """
         awa.insert_job awa_queue.options_fault awa_queue.read_instant""",
     "reader admin": """
-        awa.canonical_backlog_by_state awa.canonical_live_backlog awa.list_jobs awa.mover_settings
+        awa.list_jobs awa.mover_settings
         awa.queue_plane_rows awa.storage_blockers awa.storage_runtimes awa.storage_status""",
     "worker callbacks": """
         awa.complete_canonical awa_queue.complete awa_queue.restate_claim awa_queue.shift_completed
@@ -98,6 +98,7 @@ _ROUTINES = {
         awa.write_off_canonical awa_queue.abandon awa_queue.is_row_fault awa_queue.whatever_is_known
         awa_queue.write_off""",
     "maintenance reader admin": """
+        awa.canonical_backlog_by_state awa.canonical_live_backlog
         awa.find_job""",
     "worker maintenance callbacks": """
         awa.lease_of awa_queue.drop_lease awa_queue.give_back awa_queue.lock_lease awa_queue.postpone

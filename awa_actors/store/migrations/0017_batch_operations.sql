@@ -183,16 +183,15 @@ END $$;
 -- Change one waiting job. False: it does not wait any more, or is already as wanted.
 CREATE FUNCTION awa.change_waiting(p_job bigint, p_queue text, p_priority smallint) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
-DECLARE v record; j awa_queue.deferred_jobs; v_pos bigint; v_since timestamptz;
+DECLARE v record; j awa_queue.deferred_jobs;
 BEGIN
     IF cardinality(awa_queue.change_in_place(ARRAY[p_job], p_queue, p_priority)) = 1 THEN
         RETURN true;
     ELSIF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job)
-          OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state <> 'available') THEN
+       OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state <> 'available') THEN
         RETURN false; -- it runs, or waits for its callback
     END IF;
-    -- It is in the canonical plane, or moved while we looked: take it out of wherever it is, and put it in again.
-    SELECT h.pos, h.ready_at INTO v_pos, v_since FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state = 'available';
+    -- It moved while we looked: take it out of wherever it is, and put it in again.
     SELECT * INTO v FROM awa_queue.pull(p_job, false);
     j := v.job;
     IF v.came_from IS NULL THEN
@@ -204,8 +203,7 @@ BEGIN
     j.shard := CASE WHEN p_queue <> j.queue THEN 0 ELSE j.shard END;
     j.queue := coalesce(p_queue, j.queue);
     j.priority := coalesce(p_priority, j.priority);
-    -- Positions come from one sequence, so no other job has the one it goes back to.
-    PERFORM awa_queue.land(j, v.came_from, NULL, v_pos, v_since);
+    PERFORM awa_queue.land(j, v.came_from);
     RETURN true;
 END $$;
 
