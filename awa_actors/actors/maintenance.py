@@ -20,7 +20,7 @@ from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
 from awa_actors.actors.leader import Leader
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
-from awa_actors.actors.meters import Meters
+from awa_actors.actors.meters import Meters, Read
 from awa_actors.actors.mover import Mover
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.promote import Promote
@@ -182,12 +182,11 @@ class Maintenance:
         task_status.started(self)
         if not self.settings.lead:
             await trio.sleep_forever()
-        with self.meters.watching(
-            {
-                "awa.maintenance.leader": lambda: [({}, int(self.is_leader))],
-                "awa.maintenance.term": lambda: [({}, self.term or 0)],
-            }
-        ):
+        led: dict[str, Read] = {
+            "awa.maintenance.leader": lambda: [({}, int(self.is_leader))],
+            "awa.maintenance.term": lambda: [({}, self.term or 0)],
+        }
+        with self.meters.watching(led):
             async with trio.open_nursery() as nursery:
                 for leader in self._leaders:
                     nursery.start_soon(leader.run, name=f"{leader.name} leader")

@@ -61,8 +61,8 @@ _ROUTINES = {
         awa_queue.retry_ended""",
     "callbacks": """
         awa.complete_external awa.fail_external awa.heartbeat_callback awa.open_callback awa.resume_external
-        awa.retry_external awa.unless_followed awa_queue.lock_callback awa_queue.open_callback
-        awa_queue.resolved awa_queue.take_callback awa_queue.unless_followed""",
+        awa.retry_external awa.unless_followed awa_queue.complete_together awa_queue.lock_callback
+        awa_queue.open_callback awa_queue.resolved awa_queue.take_callback awa_queue.unless_followed""",
     "maintenance": """
         awa.batch_step awa.bury_instances awa.change_waiting awa.cron_declare awa.cron_fire
         awa.end_stuck_sessions awa.forget_canonical awa.is_alive awa.is_finalized awa.lease_parked
@@ -70,7 +70,7 @@ _ROUTINES = {
         awa.promote_canonical_one awa.refresh_kind_stats awa.refresh_queue_stats
         awa.rescue_canonical_deadlines awa.rescue_canonical_stale awa.rescue_innocent awa.sample_share
         awa.try_refresh awa.write_outbox awa_queue.backoff awa_queue.carry_bodies awa_queue.carry_leases
-        awa_queue.change_each awa_queue.forget awa_queue.keep_place awa_queue.park_ready awa_queue.place_of
+        awa_queue.change_each awa_queue.change_in_place awa_queue.forget awa_queue.originally awa_queue.park_ready
         awa_queue.promote awa_queue.promote_carefully awa_queue.promote_one awa_queue.promote_traced
         awa_queue.release_history_claims awa_queue.rescue_callbacks awa_queue.rescue_deadlines
         awa_queue.rescue_one awa_queue.rescue_stale awa_queue.rescued awa_queue.slot_content
@@ -107,7 +107,7 @@ _ROUTINES = {
         awa_queue.go_without awa_queue.land awa_queue.make_ready awa_queue.try_claim awa_queue.whole
         awa_queue.with_error""",
     "producer worker maintenance callbacks admin": """
-        awa.insert_canonical awa.insert_jobs awa.insert_jobs_or_conflict awa.queue_channel awa.shard_of
+        awa.held_state awa.insert_canonical awa.insert_jobs awa.insert_jobs_or_conflict awa.queue_channel awa.shard_of
         awa.wake awa.writes_canonical awa_queue.choose_shard awa_queue.current_slot awa_queue.due_at
         awa_queue.insert_with_options awa_queue.take_claim""",
     "worker maintenance callbacks reader admin": """

@@ -1,17 +1,24 @@
-"""Nothing but what the page makes, which goes again: roles are the whole server's."""
+"""psql finds the page's database; the roles go when the page has been looked at, since they outlive a database."""
 
 from typing import Any
 
+import psycopg
+import psycopg.conninfo
+
+ENVIRONMENT: dict[str, str] = {}
+NAMES = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD", "dbname": "PGDATABASE"}
+
 
 async def begin(client: Any) -> None:
-    async with client.transaction() as tx:
-        await tx.execute("DROP ROLE IF EXISTS app_web, app_worker")
+    known = psycopg.conninfo.conninfo_to_dict(client.pool.url)
+    ENVIRONMENT.update({name: str(known[key]) for key, name in NAMES.items() if known.get(key)})
+    with psycopg.connect(client.pool.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE app_reader")
 
 
 async def end(client: Any) -> None:
-    async with client.transaction() as tx:
-        assert await tx.fetchval("SELECT has_table_privilege('app_web', 'awa_queue.bodies', 'INSERT')")
-        assert not await tx.fetchval("SELECT has_table_privilege('app_web', 'awa_queue.bodies', 'SELECT')")
-        assert await tx.fetchval("SELECT has_table_privilege('app_worker', 'awa.leadership', 'INSERT')")
-        await tx.execute("DROP OWNED BY app_web, app_worker")
-        await tx.execute("DROP ROLE app_web, app_worker")
+    with psycopg.connect(client.pool.url, autocommit=True) as connection:
+        allowed = connection.execute("SELECT has_schema_privilege('app_web', 'awa', 'USAGE')").fetchone()
+        connection.execute("DROP OWNED BY app_web, app_worker, app_reader")
+        connection.execute("DROP ROLE app_web, app_worker, app_reader")
+    assert allowed == (True,)
