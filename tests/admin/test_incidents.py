@@ -197,6 +197,7 @@ async def test_a_slot_that_cannot_be_truncated(database: str) -> None:
         reader.rollback()
 
 
+@pytest.mark.slow
 async def test_a_disk_full_of_history(database: str, handler: Handler) -> None:
     handler.go_on.set()
     async with awa_actors.open_client(database, registry=handler.registry) as client:
@@ -208,6 +209,7 @@ async def test_a_disk_full_of_history(database: str, handler: Handler) -> None:
     await names(database, "history", "problem", "history fills the disk", "8 of 8 segments", "completed_retention")
 
 
+@pytest.mark.slow
 async def test_a_poison_job(database: str, handler: Handler) -> None:
     async with awa_actors.open_client(database, registry=handler.registry) as client:
         job = await client.insert(Parcel())
@@ -247,6 +249,7 @@ async def _leads(client: awa_actors.Client) -> bool:
     return lease is not None and not lease.is_free
 
 
+@pytest.mark.slow
 async def test_a_transaction_pooler_that_nobody_was_told_of(database: str) -> None:
     async with transaction_pooler(database) as url:
         await names(
