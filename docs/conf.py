@@ -19,7 +19,6 @@ myst_heading_anchors = 3
 default_role = "code"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = ["Cancellation", "Shape", "Source"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

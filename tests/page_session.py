@@ -28,11 +28,14 @@ from awa_actors.config import DatabaseSettings
 STAGES = Path(__file__).parent / "docs/stages"
 PLACEHOLDER = "postgresql:///app"
 """The database of the examples."""
-LONGEST = 60.0
+LONGEST = 120.0
 OUTPUT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _STATUS = re.compile(r"# exit status (\d+)")
 _QUESTION = re.compile(r"awa-actors (?!--role\b|demo\b)[^|&;<>$`\n]*")
-_ROLE = re.compile(r"(awa-actors|python -m awa_actors) .*--role (?P<role>\w+).*")
+_ROLE = re.compile(
+    r"(?P<set>(?:\w+=\S+ )*)(?:awa-actors|python -m awa_actors) "
+    r"(?P<options>--role (?P<role>worker|maintenance|callbacks)\b.*)"
+)
 STARTED = {"worker": "runs", "maintenance": "maintenance role", "callbacks": "callbacks"}
 """What a role says when it has started."""
 
@@ -138,7 +141,7 @@ class PageSession:
         wanted = int(found[1]) if (found := _STATUS.search(command)) else 0
         words = self._expanded(re.sub(r"\s+#.*", "", command).strip())
         if (role := _ROLE.fullmatch(words)) is not None:
-            self._role(where, words, role["role"])
+            self._role(where, role)
             return
         if _QUESTION.fullmatch(words) is not None and not wanted:
             answer = awa(*_split(words)[1:], url=self.database)
@@ -156,18 +159,19 @@ class PageSession:
         known: dict[str, str] = self.names.get("ENVIRONMENT", {})
         return re.sub(r'"\$(\w+)"', lambda found: shlex.quote(known.get(found[1], found[0])), command)
 
-    def _role(self, where: str, words: str, role: str) -> None:
+    def _role(self, where: str, asked: re.Match[str]) -> None:
         """A process that runs until it is told to end: see it start, and end it."""
-        command = re.sub(r"^(awa-actors|python -m awa_actors)", f"{sys.executable} -m awa_actors", words)
+        given = dict(word.split("=", 1) for word in shlex.split(asked["set"]))
+        command = [sys.executable, "-m", "awa_actors", *_split(asked["options"])]
         popen = subprocess.Popen(
-            _split(command), cwd=self.folder, env=self._environment(), text=True, stdout=subprocess.PIPE,
+            command, cwd=self.folder, env=self._environment() | given, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
         with popen:
             process = Process(popen)
-            process.says(STARTED[role])
+            process.says(STARTED[asked["role"]])
             popen.send_signal(signal.SIGTERM)
-            assert popen.wait(LONGEST) == 0, f"{where}: {words}\n" + "\n".join(process.lines)
+            assert popen.wait(LONGEST) == 0, f"{where}: {asked[0]}\n" + "\n".join(process.lines)
 
     def _shell(self, where: str, text: str) -> None:
         done = self._subprocess(f"set -e\n{text}")

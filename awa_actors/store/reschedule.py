@@ -6,12 +6,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from awa_actors.core.reschedule import Result, Stale, result
 from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
-from awa_actors.store.settle import SETTLE
+from awa_actors.store.settle import settled
 
 
 async def reschedule(session: Session, instance: uuid.UUID, outcomes: Sequence[dict[str, Any]]) -> dict[int, Result]:
@@ -26,8 +24,7 @@ async def reschedule(session: Session, instance: uuid.UUID, outcomes: Sequence[d
     with the same id, attempt, errors, progress, lease, times, tags, metadata and unique key. Instants are the
     database's.
     """
-    rows = await session.fetch(SETTLE, instance, orjson.dumps(outcomes).decode())
-    found = {row["job_id"]: orjson.loads(row["job"]) for row in rows}
+    found = await settled(session, instance, outcomes)
     results: dict[int, Result] = {}
     for outcome in outcomes:
         job_id, stored = outcome["job_id"], found.get(outcome["job_id"])

@@ -18,8 +18,8 @@ NOTE = "SELECT awa_queue.note($1, $2, $3, $4::text::jsonb, $5::text::jsonb)"
 NOTE_BODY = "SELECT awa_queue.note_body($1, $2, $3, $4::text::jsonb)"
 RELEASE = "SELECT awa_queue.release_instance($1)"
 HELD = """
-SELECT job_id, run_lease FROM awa_queue.leases WHERE instance = $1 AND state = 'running'
-UNION ALL SELECT job_id, run_lease FROM awa.jobs_hot WHERE instance = $1 AND state = 'running'
+SELECT job_id, run_lease, lslot FROM awa_queue.leases WHERE instance = $1 AND state = 'running'
+UNION ALL SELECT job_id, run_lease, -1 FROM awa.jobs_hot WHERE instance = $1 AND state = 'running'
 """
 LOST = "SELECT job_id, run_lease, cancelled FROM awa_queue.lost($1, $2, $3)"
 
@@ -33,13 +33,22 @@ async def settle(session: Session, instance: uuid.UUID, outcomes: Sequence[dict[
     Returns:
         The jobs as they landed, by id; ids that are missing were stale.
     """
+    return {job_id: job_row(stored) for job_id, stored in (await settled(session, instance, outcomes)).items()}
+
+
+async def settled(
+    session: Session, instance: uuid.UUID, outcomes: Sequence[dict[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """Do what `settle` does, and give the jobs as they are stored."""
     with watched(session, *{_who(entry) for entry in outcomes} if session.log is not None else ()):
         rows = await session.fetch(SETTLE, instance, orjson.dumps(outcomes).decode())
-    jobs = {row["job_id"]: job_row(orjson.loads(row["job"])) for row in rows}
+    stored = {row["job_id"]: orjson.loads(row["job"]) for row in rows}
     if session.log is not None:
         asked = {entry["job_id"]: entry for entry in outcomes}
-        session.log.note(_line(row["t"], jobs[row["job_id"]], asked[row["job_id"]], instance) for row in rows)
-    return jobs
+        session.log.note(
+            _line(row["t"], job_row(stored[row["job_id"]]), asked[row["job_id"]], instance) for row in rows
+        )
+    return stored
 
 
 ENDS = {"retryable": "retry", "failed": "fail", "cancelled": "cancel", "scheduled": "snooze"}

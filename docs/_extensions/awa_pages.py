@@ -1,5 +1,6 @@
 """Directives of these pages: pictures drawn, and reference read, from the code at the time of the build."""
 
+import re
 from typing import Any, ClassVar
 
 import lifecycle_picture
@@ -26,6 +27,8 @@ GENERATED = {
     "errors": reference.errors_markdown,
 }
 
+OWN_SECTION = re.compile(r"^(Cancellation|Shape): (.*(?:\n +.*)*)", re.MULTILINE)
+
 
 class Picture(SphinxDirective):
     """``{picture} name [panel]``: an SVG in the page."""
@@ -50,8 +53,15 @@ class Generated(SphinxDirective):
         return self.parse_text_to_nodes(GENERATED[self.arguments[0]](), allow_section_headings=True)
 
 
+def sections(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make our own sections of a docstring readable: a paragraph each, and none for where a rule comes from."""
+    text = re.sub(r"^Source: .*(\n +.*)*", "", "\n".join(lines), flags=re.MULTILINE)
+    lines[:] = OWN_SECTION.sub(lambda found: f"**{found[1]}:** {' '.join(found[2].split())}\n", text).split("\n")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("picture", Picture)
     app.add_directive("generated", Generated)
+    app.connect("autodoc-process-docstring", sections, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -29,18 +29,18 @@ class Election:
     renewed: list[float] = attrs.field(factory=list)
     resigned: list[float] = attrs.field(factory=list)
 
-    async def look(self, session: Any) -> Any:
+    async def look(self, session: Any, name: str) -> Any:
         return cast(Any, type("Lease", (), {"is_free": self.free})())
 
-    async def acquire(self, session: Any, holder: uuid.UUID, lease: float) -> int | None:
+    async def acquire(self, session: Any, holder: uuid.UUID, lease: float, name: str) -> int | None:
         self.acquired.append(trio.current_time())
         return len(self.acquired)
 
-    async def renew(self, session: Any, holder: uuid.UUID, term: int, lease: float) -> bool | None:
+    async def renew(self, session: Any, holder: uuid.UUID, term: int, lease: float, name: str) -> bool | None:
         self.renewed.append(trio.current_time())
         return await self.renewals(len(self.renewed))
 
-    async def resign(self, session: Any, holder: uuid.UUID, term: int) -> None:
+    async def resign(self, session: Any, holder: uuid.UUID, term: int, name: str) -> None:
         self.resigned.append(trio.current_time())
 
 
@@ -185,8 +185,8 @@ async def test_a_candidate_that_is_woken_during_its_look_looks_again_at_once(
     election = Election(granted, free=False)
     leader: Leader
 
-    async def freed_meanwhile(session: Any) -> Any:
-        seen = await Election.look(election, session)
+    async def freed_meanwhile(session: Any, name: str) -> Any:
+        seen = await Election.look(election, session, name)
         await trio.sleep(0.001)
         if not election.free:
             election.free = True

@@ -193,7 +193,7 @@ def test_a_wait_that_times_out_may_be_tried_again(producer: Producer, database: 
 
 def test_a_role_without_grants_is_told_which(producer: Producer) -> None:
     producer.execute("SET LOCAL ROLE pg_monitor")
-    with pytest.raises(awa.StoreError, match=r"permission denied for schema awa .*grants"):
+    with pytest.raises(awa.StoreError, match=r"permission denied for schema awa .*doctor"):
         producer.insert(Signup(user_id=1))
     producer.rollback()
 

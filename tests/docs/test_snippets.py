@@ -46,12 +46,6 @@ def test_few_snippets_are_not_run_and_each_says_why() -> None:
     assert len(reasons) <= FEW, reasons
 
 
-def test_no_stage_is_without_its_page() -> None:
-    known = {page.replace("/", "__").replace("-", "_") for page in pages()}
-    stages = {path.stem for path in (REPOSITORY / "tests/docs/stages").glob("*.py")}
-    assert stages <= known
-
-
 def test_every_fence_names_its_language() -> None:
     bare = [
         f"{page}.md:{number}"
