@@ -54,11 +54,17 @@ def change(session: Plane, function: str, was: str, becomes: str) -> None:
 
 
 def reschedule_stays_canonical(session: Plane) -> None:
-    change(session, "awa_queue.defer", "IF awa.writes_canonical() THEN", "IF true THEN")
+    session.rows(
+        "CREATE OR REPLACE FUNCTION awa_queue.defer(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql AS $$"
+        " BEGIN INSERT INTO awa.scheduled_jobs SELECT j.*; END $$"
+    )
 
 
 def a_leader_of_the_queue_plane_promotes_only_that(session: Plane) -> None:
-    change(session, "awa.promote_canonical", "IF awa.is_finalized() THEN", "next_due := NULL; IF true THEN")
+    session.rows(
+        "CREATE OR REPLACE FUNCTION awa.promote_canonical(p_rows integer, OUT moved integer, OUT failed integer,"
+        " OUT next_due timestamptz) LANGUAGE plpgsql AS $$ BEGIN moved := 0; failed := 0; END $$"
+    )
 
 
 def a_leader_of_the_canonical_plane_promotes_only_that(session: Plane) -> None:

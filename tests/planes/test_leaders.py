@@ -116,8 +116,8 @@ def one_of_them_is_poison(plane: CanonicalPlane) -> None:
 MUTANTS: dict[str, tuple[LiteralString, LiteralString, LiteralString, Callable[[CanonicalPlane], None]]] = {
     "reschedule stays canonical": (
         "awa_queue.defer(awa_queue.deferred_jobs)",
-        "AND awa.writes_canonical() THEN",
-        "THEN",
+        "IF awa.writes_canonical() THEN",
+        "IF true THEN",
         a_snoozer_returns,
     ),
     "a leader promotes only its own plane": (

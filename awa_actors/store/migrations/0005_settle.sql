@@ -59,6 +59,9 @@ BEGIN
         END IF;
     END IF;
     CASE
+        WHEN j.state IN ('scheduled', 'retryable') AND EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') THEN
+            INSERT INTO awa_queue.deferred_jobs SELECT j.*;
+            PERFORM awa_queue.due_at(j.run_at);
         WHEN j.state IN ('scheduled', 'retryable') THEN
             PERFORM awa_queue.defer(j);
         WHEN j.state = 'available' THEN
@@ -105,7 +108,7 @@ END $$;
 
 CREATE FUNCTION awa_queue.defer(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') AND awa.writes_canonical() THEN
+    IF awa.writes_canonical() THEN
         INSERT INTO awa.scheduled_jobs SELECT j.*;
     ELSE
         INSERT INTO awa_queue.deferred_jobs SELECT j.*;
