@@ -92,7 +92,7 @@ _ROUTINES = {
     "callbacks": """
         awa.complete_external awa.fail_external awa.heartbeat_callback awa.resume_external awa.retry_external
         awa_queue.lock_callback awa_queue.open_callback awa_queue.resolved awa_queue.take_callback
-        awa_queue.unless_followed awa_queue.complete_together""",
+        awa_queue.unless_followed awa.complete_together awa_queue.complete_together""",
     "reader admin": """
         awa.list_jobs""",
     # The producer function of the older contract gives back the whole row and writes past the usual path.
