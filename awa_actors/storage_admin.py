@@ -36,6 +36,13 @@ class StorageAdmin:
         async with self._pool.acquire() as session:
             return await transition.status(session)
 
+    async def planes(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Count what is in the two planes now: live canonical jobs by state, rows of the queue plane by table."""
+        from awa_actors.store import transition
+
+        async with self._pool.acquire() as session:
+            return await transition.planes(session)
+
     async def status_with_rate(self, seconds: float = LOOK_EVERY) -> tuple[Transition, Drain]:
         """Look, and where jobs are leaving the canonical plane, look again to see how fast.
 

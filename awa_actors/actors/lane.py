@@ -31,6 +31,7 @@ class StepReport:
         wait: seconds until the next pass is useful, if sooner than the interval.
         blocked: what keeps it from doing its work, in words, or None.
         over: there will never be anything to do again.
+        rest: seconds to leave to others first, although there is more to do.
     """
 
     done: int = 0
@@ -38,6 +39,7 @@ class StepReport:
     wait: float | None = None
     blocked: str | None = None
     over: bool = False
+    rest: float = 0.0
 
 
 class Step(Protocol):
@@ -144,7 +146,7 @@ class Lane:
         self.health.over = report.over
         self._tell(began, report.done, None)
         if report.more or report.over:
-            return 0.0
+            return report.rest
         rest = self.step.interval if report.wait is None else min(self.step.interval, max(0.0, report.wait))
         return max(rest, DUTY * (trio.current_time() - began) if report.wait is None else 0.0)
 

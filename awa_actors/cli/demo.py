@@ -30,11 +30,16 @@ What to try next:
 
 
 @click.command("demo", cls=Command)
+@click.option("--drain", is_flag=True, help="Watch an installation move to the queue plane instead.")
 @click.pass_obj
-def demo(shared: Shared) -> int:
+def demo(shared: Shared, drain: bool) -> int:
     """Watch jobs of every sort at work. Needs no database, and leaves nothing behind."""
     if shared.names_a_database():
         raise click.UsageError("the demo brings a Postgres of its own: leave the database out")
+    if drain:
+        from awa_actors.cli.demo_drain import demonstrate
+
+        return demonstrate(shared)
     # Imported here: no other command needs it, and each process of the demo starts with all commands.
     from awa_actors.cli.demo_performance import perform
 

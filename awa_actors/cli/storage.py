@@ -142,11 +142,13 @@ def _wait(shared: Shared, text: str) -> int:
                 show.saw(now, drain, trouble)
 
             return await client.admin.storage.finalize_when_ready(watch)
+        if not seen:  # so short a cap that there has been no look
+            seen.append(await client.admin.storage.status())
         return None
 
     now = ask(shared, wait, writable=True)
     if now is None:
-        why = "; ".join(seen[0].blockers["finalize"]) if seen else "the database could not be asked"
+        why = "; ".join(seen[0].blockers["finalize"])
         raise Failure(f"not finalized within {text}: {why or 'it was ready only now; try again'}", STOPPED)
     if shared.json:
         write_json(now.as_json())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,6 +52,9 @@ class _AsyncioSession:
 
     async def execute(self, sql: str, *args: Any) -> str:
         return str(await self._call(self.raw.execute(sql, *args)))
+
+    async def compute(self, asked: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(asked)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:

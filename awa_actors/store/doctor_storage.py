@@ -17,6 +17,7 @@ COPY = """
 SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END AS last_id,
        greatest((SELECT max(b.job_id) FROM awa_queue.bodies b), (SELECT max(d.job_id) FROM awa_queue.deferred_jobs d),
                 (SELECT max(t.job_id) FROM awa_queue.terminal t), (SELECT max(d.job_id) FROM awa_queue.dlq_entries d),
+                (SELECT max(h.job_id) FROM awa.jobs_hot h), (SELECT max(s.job_id) FROM awa.scheduled_jobs s),
                 0) AS highest,
        (SELECT count(*)::int FROM awa_queue.leases l WHERE l.state = 'running'
         AND NOT EXISTS (SELECT FROM awa.instances i WHERE i.id = l.instance)) AS strangers

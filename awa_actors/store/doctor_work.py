@@ -11,6 +11,8 @@ from awa_actors.store.pool import Session
 JOBS_WAIT = """
 SELECT EXISTS (SELECT FROM awa_queue.ready) OR EXISTS (SELECT FROM awa_queue.leases)
     OR EXISTS (SELECT FROM awa_queue.deferred_jobs d WHERE d.run_at < clock_timestamp())
+    OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.state <> 'completed')
+    OR EXISTS (SELECT FROM awa.scheduled_jobs s WHERE s.run_at < clock_timestamp())
 """
 # Which queues hold jobs is found by walking the index from name to name. The head of each priority has waited longest,
 # unless jobs with smaller positions came back later.
@@ -50,6 +52,8 @@ KINDS = """
 SELECT DISTINCT b.kind FROM (SELECT r.slot, r.job_id FROM awa_queue.ready r LIMIT 1000) s
 JOIN awa_queue.bodies b ON b.slot = s.slot AND b.job_id = s.job_id
 UNION SELECT d.kind FROM (SELECT x.kind FROM awa_queue.deferred_jobs x ORDER BY x.run_at LIMIT 1000) d
+UNION SELECT h.kind FROM (SELECT x.kind FROM awa.jobs_hot x WHERE x.state = 'available' LIMIT 1000) h
+UNION SELECT s.kind FROM (SELECT x.kind FROM awa.scheduled_jobs x ORDER BY x.run_at LIMIT 1000) s
 UNION SELECT k.kind FROM awa.kind_stats k
 WHERE k.live > 0 AND k.refreshed_at > clock_timestamp() - interval '1 minute'
 """
@@ -64,6 +68,10 @@ UNION ALL
  JOIN awa_queue.bodies b ON b.slot = r.slot AND b.job_id = r.job_id WHERE b.rescues >= 3 LIMIT 10)
 UNION ALL
 (SELECT d.job_id, d.kind, d.rescues, false FROM awa_queue.deferred_jobs d WHERE d.rescues >= 3 LIMIT 10)
+UNION ALL
+(SELECT h.job_id, h.kind, h.rescues, false FROM awa.jobs_hot h WHERE h.rescues >= 3 AND h.state <> 'completed' LIMIT 10)
+UNION ALL
+(SELECT s.job_id, s.kind, s.rescues, false FROM awa.scheduled_jobs s WHERE s.rescues >= 3 LIMIT 10)
 UNION ALL
 (SELECT t.job_id, t.kind, coalesce(t.rescues, 0), true FROM awa_queue.terminal t
  WHERE t.state = 'failed' AND t.errors -> -1 ->> 'error' LIKE 'rescued % times: %' LIMIT 10)

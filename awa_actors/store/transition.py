@@ -23,6 +23,10 @@ SELECT s.*, awa.storage_schema() AS schema,
        )::text AS blockers
 FROM awa.storage_status() s
 """
+PLANES = """
+SELECT (SELECT jsonb_object_agg(b.state, b.jobs) FROM awa.canonical_backlog_by_state() b)::text AS canonical,
+       (SELECT jsonb_object_agg(q.name, q.rows) FROM awa.queue_plane_rows() q)::text AS queue
+"""
 PREPARE = "SELECT awa.storage_prepare($1, $2::text::jsonb)"
 PREPARE_SCHEMA = "SELECT awa.storage_prepare_schema($1)"
 ENTER = "SELECT awa.storage_enter_mixed_transition()"
@@ -55,6 +59,12 @@ async def status(session: Session) -> Transition:
 
 def _json(text: str | None) -> dict[str, Any]:
     return orjson.loads(text) if text else {}
+
+
+async def planes(session: Session) -> tuple[dict[str, int], dict[str, int]]:
+    """Count what is in the two planes: live canonical jobs by state, rows of the queue plane by table."""
+    row = await session.fetchrow(PLANES)
+    return _json(row["canonical"]), _json(row["queue"])
 
 
 async def prepare(session: Session, engine: str, details: dict[str, Any]) -> None:

@@ -43,7 +43,10 @@ class Batches(Machine[Batch]):
     """A sweep of each kind over rows with any flaws, in one statement first; it may be interrupted."""
 
     facts = "X24, trap T5, architecture 2"
-    code = "store/migrations/0004 (take_carefully), 0005 (settle), 0006 (promote_carefully, rescue_one, abandon)"
+    code = (
+        "store/migrations/0004 (take_carefully), 0005 (settle), 0006 (promote_carefully, rescue_one, abandon), "
+        "0018, 0019 (move_canonical)"
+    )
     sizes: ClassVar[Sizes] = {
         "dev": {"n_rows": 2, "crashes": 1},
         "ci": {"n_rows": 3, "crashes": 2},

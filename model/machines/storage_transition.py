@@ -41,7 +41,7 @@ class StorageTransition(Machine[Storage]):
     """Operators, producers and runtimes in any order."""
 
     facts = "X20 X21 X22, S1 to S36"
-    code = "storage commands and their SQL gates; the control schema's storage_transition_state"
+    code = "store/migrations/0014, 0015, 0018, 0019; store/planes.py, store/reschedule.py; actors/mover.py"
     sizes: ClassVar[Sizes] = {
         "dev": {"backlog": 1, "queued": 1},
         "ci": {"backlog": 2, "queued": 2},

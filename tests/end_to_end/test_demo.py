@@ -155,6 +155,30 @@ def test_a_demo_that_fails_says_why_and_leaves_nothing_behind(temporary: Path) -
     assert process.said("the demo failed: maintenance 1 ended unasked")
 
 
+def test_a_drain_converges_while_everybody_watches(temporary: Path) -> None:
+    with running("demo", "--drain") as process:
+        assert process.ends(within=LIMIT) == 0
+    for parts in (
+        ["jobs that snooze for ever"],
+        ["prepared", "canonical ####", "queue ............    0"],
+        ["storage enter-mixed-transition"],
+        ["mixed_transition", "canonical ............    0"],
+        ["the canonical plane is empty", "after the flip"],
+        ["finalized; the jobs that snooze for ever go on"],
+        ["workers, leader and server are gone"],
+    ):
+        assert process.said(*parts), process.lines
+    assert process.said("Converged", "none was lost or changed, and all 20 snoozers went on")
+
+
+def test_a_drain_that_is_interrupted_leaves_nothing_behind(temporary: Path) -> None:
+    with running("demo", "--drain") as process:
+        process.says("storage enter-mixed-transition")
+        process.signal(signal.SIGTERM)
+        assert process.ends() == 130
+    assert process.said("nothing is left running")
+
+
 def test_a_demo_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(self: PrivatePostgres) -> None:
         raise UsageError("a private Postgres needs the extra: install awa-actors[embedded]")

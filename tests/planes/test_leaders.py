@@ -116,14 +116,14 @@ def one_of_them_is_poison(plane: CanonicalPlane) -> None:
 MUTANTS: dict[str, tuple[LiteralString, LiteralString, LiteralString, Callable[[CanonicalPlane], None]]] = {
     "reschedule stays canonical": (
         "awa_queue.defer(awa_queue.deferred_jobs)",
-        "IF awa.writes_canonical() THEN",
-        "IF true THEN",
+        "AND awa.writes_canonical() THEN",
+        "THEN",
         a_snoozer_returns,
     ),
     "a leader promotes only its own plane": (
         "awa.promote_canonical(integer)",
-        "IF awa.is_finalized() THEN",
-        "IF NOT awa.writes_canonical() THEN",
+        "WHERE s.run_at <= clock_timestamp()\n",
+        "WHERE s.run_at <= clock_timestamp() AND awa.writes_canonical()\n",
         a_sleeper_comes_due,
     ),
     "rescue through a view that shows the plane in use": (
@@ -179,6 +179,35 @@ async def test_before_the_flip_both_sweeps_land_in_the_canonical_plane(database:
         {"state": "available"}, *[{"state": "retryable"}] * 3,
     ]  # fmt: skip
     assert plane.value(BACKLOG) == 4
+
+
+@pytest.mark.parametrize("is_flipped", [False, True], ids=["canonical", "flipped"])
+def test_a_promotion_that_is_logged_does_the_same(plane: CanonicalPlane, is_flipped: bool) -> None:
+    plane.job(delay=0.0)
+    if is_flipped:
+        flip(plane)
+    ids = [row["id"] for row in plane.rows("SELECT id FROM awa.jobs")] + [plane.job(delay=0.0)]
+    done = plane.row("SELECT moved, steps, is_whole FROM awa_queue.promote_traced(10)")
+    assert (done["moved"], done["is_whole"]) == (2, True)
+    assert [
+        (one["job_id"], one["from"], one["to"]) for one in sorted(done["steps"], key=lambda one: one["job_id"])
+    ] == [(job_id, "scheduled", "available") for job_id in ids]
+    assert plane.value(BACKLOG) == (0 if is_flipped else 2)
+
+
+def test_a_batch_operation_changes_jobs_of_both_planes_and_keeps_their_places(plane: CanonicalPlane) -> None:
+    first, second = plane.insert(2)
+    later, running = plane.job(delay=60.0), plane.take(plane.job(queue="other"), "other")
+    for is_flipped in (False, True):
+        page = plane.row("SELECT ids FROM awa.waiting_page('{}', NULL, 1::smallint, 0, 1000, 100)")
+        assert page["ids"] == ([second, later] if is_flipped else [first, second, later])
+        assert plane.value("SELECT awa.change_waiting(%s, NULL, 1::smallint)", second if is_flipped else first)
+        flip(plane)
+    assert not plane.value("SELECT awa.change_waiting(%s, NULL, 1::smallint)", running.job_id)
+    assert plane.value("SELECT awa.change_waiting(%s, NULL, 1::smallint)", later)
+    assert plane.claim().ids == [first, second]
+    assert plane.stored(later)["priority"] == 1
+    assert plane.value(BACKLOG) == 2  # what runs: the first of them, and the other
 
 
 class Sweep:

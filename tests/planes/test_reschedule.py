@@ -140,6 +140,21 @@ def test_what_is_given_back_keeps_its_place_in_either_plane(plane: CanonicalPlan
     assert plane.value("SELECT pos FROM awa_queue.bodies") == second
 
 
+def test_a_handler_completes_its_own_attempt_before_and_after_the_flip(plane: CanonicalPlane) -> None:
+    for _ in range(2):
+        attempt = plane.take(plane.job(metadata={"a": 1}))
+        held = (attempt.job_id, attempt.run_lease, plane.instance)
+        assert plane.row("SELECT state FROM awa.attempt_state(%s, %s, %s)", *held)["state"] == "live"
+        plane.rows("SELECT awa.complete_attempt(%s, %s, %s, '{\"b\": 2}')", *held)
+        assert plane.row("SELECT state FROM awa.attempt_state(%s, %s, %s)", *held)["state"] == "completed"
+        assert plane.stored(attempt.job_id)["metadata"] == {"a": 1, "b": 2}
+        with pytest.raises(psycopg.Error, match="no longer run by this attempt"):
+            plane.rows("SELECT awa.complete_attempt(%s, %s, %s)", *held)
+        stale = attempt.job_id, attempt.run_lease + 1, plane.instance
+        assert plane.row("SELECT state FROM awa.attempt_state(%s, %s, %s)", *stale)["state"] == "stale"
+        flip(plane)
+
+
 def test_a_transaction_that_read_the_state_holds_up_the_flip(
     plane: CanonicalPlane, other: CanonicalPlane, watcher: CanonicalPlane
 ) -> None:

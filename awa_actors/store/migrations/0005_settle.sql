@@ -105,7 +105,7 @@ END $$;
 
 CREATE FUNCTION awa_queue.defer(j awa_queue.deferred_jobs) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    IF awa.writes_canonical() THEN
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') AND awa.writes_canonical() THEN
         INSERT INTO awa.scheduled_jobs SELECT j.*;
     ELSE
         INSERT INTO awa_queue.deferred_jobs SELECT j.*;
@@ -119,7 +119,7 @@ DECLARE
     v_slot smallint := awa_queue.current_slot('segments');
     v_pos  bigint := coalesce(p_pos, nextval('awa.job_id_seq'));
 BEGIN
-    IF awa.writes_canonical() THEN
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') AND awa.writes_canonical() THEN
         PERFORM awa.make_hot(ARRAY[j], ARRAY[v_pos], ARRAY[p_since]);
         RETURN;
     END IF;
@@ -294,8 +294,11 @@ BEGIN
     END IF;
     v_from := l.state;
     j := awa_queue.whole(l);
-    SELECT h.pos, h.ready_at INTO v_pos, v_since FROM awa.jobs_hot h WHERE l.lslot < 0 AND o ? 'give_back' AND h.job_id = l.job_id;
-    PERFORM awa_queue.drop_lease(l);
+    IF l.lslot < 0 THEN
+        DELETE FROM awa.jobs_hot h WHERE h.job_id = l.job_id AND h.run_lease = l.run_lease RETURNING h.pos, h.ready_at INTO v_pos, v_since;
+    ELSE
+        DELETE FROM awa_queue.leases x WHERE x.lslot = l.lslot AND x.job_id = l.job_id AND x.run_lease = l.run_lease;
+    END IF;
     IF o ? 'progress' THEN j.progress := o -> 'progress'; END IF;
     IF o ? 'metadata' THEN j.metadata := coalesce(j.metadata, '{}') || (o -> 'metadata'); END IF;
     IF o ? 'give_back' THEN

@@ -1,7 +1,8 @@
 -- What maintenance does to jobs. Every write is its own guard: any number of processes doing it at once change nothing twice.
 
--- Move up to p_rows due jobs to where workers find them. Returns how many moved, and when the next is due.
-CREATE FUNCTION awa_queue.promote(p_rows integer, OUT moved integer, OUT failed integer, OUT next_due timestamptz) LANGUAGE plpgsql
+-- Move up to p_rows due jobs to where workers find them, and until the transition is over as many of the canonical plane (or
+-- p_canonical). Returns how many moved, and when the next is due.
+CREATE FUNCTION awa_queue.promote(p_rows integer, p_canonical integer DEFAULT NULL, OUT moved integer, OUT failed integer, OUT next_due timestamptz) LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now   timestamptz := clock_timestamp();
@@ -57,8 +58,10 @@ BEGIN
         PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
     END LOOP;
     SELECT x.run_at INTO next_due FROM awa_queue.deferred_jobs x ORDER BY x.run_at LIMIT 1;
-    SELECT promote.moved + c.moved, promote.failed + c.failed, least(promote.next_due, c.next_due) INTO moved, failed, next_due
-    FROM awa.promote_canonical(p_rows) c;
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active') THEN
+        SELECT promote.moved + c.moved, promote.failed + c.failed, least(promote.next_due, c.next_due) INTO moved, failed, next_due
+        FROM awa.promote_canonical(coalesce(p_canonical, p_rows)) c;
+    END IF;
 END $$;
 
 -- The same for the log of a run: says of each job where it came from and where it went. One call, as ever: a client that freezes
@@ -66,14 +69,20 @@ END $$;
 CREATE FUNCTION awa_queue.promote_traced(
     p_rows integer, OUT moved integer, OUT failed integer, OUT next_due timestamptz, OUT steps jsonb, OUT is_whole boolean
 ) LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off AS $$
-DECLARE v_due awa_queue.deferred_jobs[];
+DECLARE v_due awa_queue.deferred_jobs[]; v_old awa_queue.deferred_jobs[];
 BEGIN
     SELECT array_agg(d.job) INTO v_due FROM (
         SELECT x AS job FROM awa_queue.deferred_jobs x WHERE x.run_at <= clock_timestamp()
         ORDER BY x.run_at, x.job_id LIMIT p_rows FOR UPDATE SKIP LOCKED) d;
-    SELECT p.moved, p.failed, p.next_due INTO moved, failed, next_due FROM awa_queue.promote(coalesce(cardinality(v_due), 0)) p;
+    SELECT array_agg(d.job) INTO v_old FROM (
+        SELECT ROW(s.*)::awa_queue.deferred_jobs AS job FROM awa.scheduled_jobs s WHERE s.run_at <= clock_timestamp()
+        ORDER BY s.run_at, s.job_id LIMIT p_rows FOR UPDATE SKIP LOCKED) d;
+    SELECT p.moved, p.failed, p.next_due INTO moved, failed, next_due
+    FROM awa_queue.promote(coalesce(cardinality(v_due), 0), coalesce(cardinality(v_old), 0)) p;
+    v_due := v_due || v_old;
     SELECT jsonb_agg(jsonb_build_object('job_id', d.job_id, 'run_lease', d.run_lease, 'from', d.state, 'to', coalesce(
         (SELECT x.state FROM awa_queue.deferred_jobs x WHERE x.job_id = d.job_id),
+        (SELECT s.state FROM awa.scheduled_jobs s WHERE s.job_id = d.job_id),
         (SELECT x.state FROM awa_queue.terminal x WHERE x.job_id = d.job_id), 'available')))
     INTO steps FROM unnest(v_due) d;
     -- One that came due meanwhile, before those that were looked at, was moved instead of one of them.
@@ -154,11 +163,10 @@ BEGIN
                   OR get_bit((w.job).unique_states, 2) = get_bit((w.job).unique_states, 4))
         ), deleted AS (
             DELETE FROM awa_queue.leases x USING innocent n
-            WHERE x.lslot = n.lslot AND x.job_id = (n.job).job_id AND x.run_lease = (n.job).run_lease RETURNING x.job_id
+            WHERE x.lslot = n.lslot AND x.job_id = (n.job).job_id AND x.run_lease = (n.job).run_lease RETURNING n.job
         ), landed AS (
             INSERT INTO awa_queue.deferred_jobs
-            SELECT r.* FROM innocent n JOIN deleted d ON d.job_id = (n.job).job_id
-            CROSS JOIN LATERAL awa_queue.rescued(n.job, v_now) r
+            SELECT r.* FROM deleted d CROSS JOIN LATERAL awa_queue.rescued(d.job, v_now) r
             RETURNING *
         )
         SELECT array_agg(to_jsonb(d.*) || '{"rescue_reason": "stale_instance"}') INTO v_rows FROM landed d;

@@ -278,7 +278,7 @@ BEGIN
     RETURN awa_queue.resolved(j, l.state, 'completed');
 END $$;
 
--- The job fails for good. Never a dead letter: the outside world has decided, a replay could not change its mind.
+-- The job fails for good: the outside world has decided. On a queue that keeps dead letters it becomes one.
 CREATE FUNCTION awa.fail_external(p_callback uuid, p_error text DEFAULT 'failed by callback') RETURNS jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog AS $$
 DECLARE l awa_queue.leases := awa_queue.take_callback(p_callback); j awa_queue.deferred_jobs;
@@ -287,7 +287,7 @@ BEGIN
         RETURN NULL;
     END IF;
     j := awa_queue.settle_one(l.instance, jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'state', 'failed',
-        'terminal', true, 'error', coalesce(p_error, 'failed by callback')));
+        'terminal', true, 'reason', 'external_fail', 'error', coalesce(p_error, 'failed by callback')));
     RETURN awa_queue.resolved(j, l.state, CASE j.state WHEN 'failed' THEN 'exhausted' END);
 END $$;
 

@@ -1,16 +1,23 @@
 -- The canonical plane at work: what differs from the queue plane. An attempt of it is a lease whose lslot is -1; the verbs of
 -- 0005 and 0011 take such a lease like any other, and what they land goes where new jobs go at that moment.
 
--- Whether jobs are written to the canonical plane. Until the transition is over the answer holds until the end of the transaction:
--- whoever changes it waits for us. Once the state is active it never changes again, and nobody locks anything.
-CREATE FUNCTION awa.writes_canonical() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+-- The state of the transition. Until that is over, the answer holds until the end of the transaction: whoever changes it waits for us.
+-- Once it is active it never changes again, and nobody locks anything. With the owner's rights: a row lock asks for the right to
+-- update, which no producer has.
+CREATE FUNCTION awa.held_state() RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE v_state text;
 BEGIN
     SELECT s.state INTO v_state FROM awa.storage_transition_state s;
     IF v_state IS DISTINCT FROM 'active' THEN
         SELECT s.state INTO v_state FROM awa.storage_transition_state s FOR SHARE;
     END IF;
-    RETURN coalesce(v_state IN ('canonical', 'prepared'), true);
+    RETURN coalesce(v_state, 'canonical');
+END $$;
+
+-- Whether jobs are written to the canonical plane.
+CREATE FUNCTION awa.writes_canonical() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    RETURN awa.held_state() IN ('canonical', 'prepared');
 END $$;
 
 -- Whether the canonical plane is empty for good.

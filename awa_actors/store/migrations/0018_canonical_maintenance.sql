@@ -12,9 +12,6 @@ DECLARE
 BEGIN
     moved := 0;
     failed := 0;
-    IF awa.is_finalized() THEN
-        RETURN;
-    END IF;
     SELECT array_agg(d.job_id ORDER BY d.run_at, d.priority, d.job_id) INTO v_ids FROM (
         SELECT s.job_id, s.run_at, s.priority FROM awa.scheduled_jobs s WHERE s.run_at <= clock_timestamp()
         ORDER BY s.run_at, s.job_id LIMIT p_rows FOR UPDATE SKIP LOCKED) d;

@@ -12,8 +12,7 @@ BEGIN
     failed := 0;
     more := false;
     -- Locked until the end: an abort waits for us, and then sees what we moved.
-    SELECT s.state INTO v_state FROM awa.storage_transition_state s FOR SHARE;
-    IF v_state <> 'mixed_transition' THEN
+    IF awa.held_state() <> 'mixed_transition' THEN
         RETURN;
     END IF;
     FOREACH v_what IN ARRAY ARRAY['ready', 'parked', 'deferred'] LOOP
