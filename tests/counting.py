@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -54,14 +55,15 @@ class Steps(trio.abc.Instrument):
 
 @contextmanager
 def statements(patch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Count statements of every connection of this process by their first words up to a bracket."""
+    """Count statements of every connection of this process, by the function of ours they call, else by first words."""
     counted: Counter[str] = Counter()
 
     def counting(name: str) -> Any:
         original = getattr(Session, name)
 
         async def call(self: Session, sql: str, *args: Any) -> Any:
-            counted[" ".join(sql.partition("(")[0].split())] += 1
+            called = re.search(r"\bawa(_queue)?\.\w+(?=\()", sql)
+            counted[called[0] if called else " ".join(sql.split()[:3])] += 1
             return await original(self, sql, *args)
 
         return call

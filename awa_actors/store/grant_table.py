@@ -60,8 +60,8 @@ _ROUTINES = {
         awa_queue.cancel_waiting awa_queue.discard awa_queue.move_failed awa_queue.retry_each
         awa_queue.retry_ended""",
     "callbacks": """
-        awa.complete_external awa.fail_external awa.heartbeat_callback awa.open_callback awa.resume_external
-        awa.retry_external awa.unless_followed awa_queue.complete_together awa_queue.lock_callback
+        awa.complete_external awa.complete_together awa.fail_external awa.heartbeat_callback awa.open_callback
+        awa.resume_external awa.retry_external awa.unless_followed awa_queue.complete_together awa_queue.lock_callback
         awa_queue.open_callback awa_queue.resolved awa_queue.take_callback awa_queue.unless_followed""",
     "maintenance": """
         awa.batch_step awa.bury_instances awa.change_waiting awa.cron_declare awa.cron_fire

@@ -8,7 +8,7 @@ from awa_actors.errors import CallbackNotFound
 from awa_actors.registry import Registry
 from awa_actors.store.resolve import COMPLETE, Resolution, Resolved, Statements, read
 
-TOGETHER = "SELECT answers, is_left FROM awa_queue.complete_together($1::text[]::uuid[], $2, $3)"
+TOGETHER = "SELECT answers, is_left FROM awa.complete_together($1::text[]::uuid[], $2, $3)"
 
 
 def may_share(resolution: Resolution) -> bool:
@@ -30,6 +30,8 @@ async def complete_together(
         For each what became of it, or None: nothing, it is to be resolved alone (something follows from it, somebody
         else holds its lock, or it failed).
     """
+    if session.log is not None:  # whose lines are written as each is resolved
+        return [None] * len(resolutions)
     followed = [f"{outcome}:{kind}" for outcome, kind in registry.follow_ups]
     callbacks, payloads = zip(*(resolution.arguments for resolution in resolutions), strict=True)
     row = await session.fetchrow(TOGETHER, callbacks, payloads, followed)

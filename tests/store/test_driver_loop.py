@@ -70,8 +70,10 @@ async def test_what_a_coroutine_raises_comes_out_and_no_loop_is_left_running(wai
 @both_ways
 async def test_a_cancelled_coroutine_is_cancelled_once_and_waited_for(wait_for: Await) -> None:
     seen: list[str] = []
+    scope = trio.CancelScope()
 
     async def reluctant() -> None:
+        asyncio.get_running_loop().call_soon(scope.cancel)
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
@@ -82,7 +84,7 @@ async def test_a_cancelled_coroutine_is_cancelled_once_and_waited_for(wait_for: 
 
     with trio.fail_after(LIMIT):
         async with open_driver_loop() as loop:
-            with trio.move_on_after(0.01) as scope:
+            with scope:
                 await wait_for(loop, reluctant())
     assert scope.cancelled_caught
     assert seen == ["cancelled", "cleaned up"]
