@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from awa_actors.actors.maintenance import Maintenance
     from awa_actors.actors.worker import Worker
     from awa_actors.client import Client, Transaction, open_client
-    from awa_actors.external import ExternalOutcome
+    from awa_actors.store.decided import ExternalOutcome
 
 __all__ = [
     "AlreadyRegistered",
@@ -137,7 +137,7 @@ _LAZY = {
     "Client": "awa_actors.client",
     "Transaction": "awa_actors.client",
     "open_client": "awa_actors.client",
-    "ExternalOutcome": "awa_actors.external",
+    "ExternalOutcome": "awa_actors.store.decided",
     "Maintenance": "awa_actors.actors.maintenance",
     "Worker": "awa_actors.actors.worker",
 }

@@ -59,16 +59,12 @@ class BulkAdmin(FollowUpAdmin):
             UsageError: neither a kind nor a key, or both.
             FollowUpError: a follow-up failed; the job is as it was.
         """
-        from awa_actors.store import waiting_jobs
-
-        wanted = _key(kind, queue, args, period, key)
-        async with self._pool.acquire() as session:
-            holder = await waiting_jobs.key_holder(session, wanted)
-        if holder is not None and (row := await self.cancel(holder, reason)) is not None:
-            return row
-        async with self._pool.acquire() as session:
-            other = await waiting_jobs.oldest_with_key(session, wanted)
-        return None if other is None else await self.cancel(other, reason)
+        wanted, text = derived_key(kind, queue, args, period, key), storable(reason)
+        async with self._pool.acquire() as session, session.transaction():
+            row = await cancel_key_within(session, self._registry, wanted, text)
+        if row is not None:
+            self._show_cancel(row, text)
+        return row
 
     async def retry_failed(self, *, kind: str | None = None, queue: str | None = None) -> Retried:
         """Run failed jobs of a kind or a queue again, attempts from 0; dead letters have a `retry_bulk` of their own.
@@ -194,7 +190,23 @@ async def cancel_within(session: Session, registry: Registry, job_id: int, reaso
     return found[0]
 
 
-def _key(kind: str | None, queue: str | None, args: Any, period: int | None, key: bytes | str | None) -> bytes:
+async def cancel_key_within(session: Session, registry: Registry, key: bytes, reason: str) -> JobRow | None:
+    """Cancel the job that has a unique key and has not ended, in the transaction that is open on the session."""
+    from awa_actors.store import waiting_jobs
+
+    holder = await waiting_jobs.key_holder(session, key)
+    if holder is not None and (row := await cancel_within(session, registry, holder, reason)) is not None:
+        return row
+    other = await waiting_jobs.oldest_with_key(session, key)
+    return None if other is None else await cancel_within(session, registry, other, reason)
+
+
+def derived_key(kind: str | None, queue: str | None, args: Any, period: int | None, key: bytes | str | None) -> bytes:
+    """Give the explicit key, or derive it again as the insert derived it.
+
+    Raises:
+        UsageError: neither a kind nor a key, or both.
+    """
     if (kind is None) == (key is None):
         raise UsageError("name either the kind whose key is to be derived, or the explicit key")
     if key is not None:

@@ -13,16 +13,17 @@ import trio
 from awa_actors import codec
 from awa_actors.actors.meters import Meters
 from awa_actors.admin import Admin
-from awa_actors.bulk_admin import cancel_within
+from awa_actors.bulk_admin import cancel_key_within, cancel_within, derived_key
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
-from awa_actors.external import ExternalOutcome, ResolvesCallbacks, resolve_by_expressions
+from awa_actors.external import ResolvesCallbacks
 from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
 from awa_actors.running_job import Job
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
+from awa_actors.store.decided import ExternalOutcome, outcome_of
 from awa_actors.store.insert import NewJob, admit, admit_many, chunks, inserted, parameters, statement
 
 if TYPE_CHECKING:
@@ -103,6 +104,20 @@ class Transaction(ResolvesCallbacks):
         """
         return await cancel_within(self._session, self._registry, job_id, reason)
 
+    async def cancel_by_key(
+        self,
+        kind: str | None = None,
+        *,
+        queue: str | None = None,
+        args: Any = None,
+        period: int | None = None,
+        key: bytes | str | None = None,
+        reason: str = "cancelled by an operator",
+    ) -> JobRow | None:
+        """As `client.admin.cancel_by_key`, when this transaction commits."""
+        wanted = derived_key(kind, queue, args, period, key)
+        return await cancel_key_within(self._session, self._registry, wanted, reason)
+
     async def retry(self, job_id: int) -> JobRow | None:
         """Run a failed, cancelled, dead or deferred job again when this transaction commits; None: nothing to retry.
 
@@ -130,9 +145,8 @@ class Transaction(ResolvesCallbacks):
         self, callback_id: str, payload: Any = None, default_action: str = "ignore"
     ) -> ExternalOutcome:
         """Let the callback's own expressions decide what the payload means; locked until this transaction ends."""
-        return await resolve_by_expressions(
-            self._session, self._registry, callback_id, payload, default_action, self._limit
-        )
+        asked = resolutions.by_expressions(callback_id, payload, default_action, limit=self._limit)
+        return outcome_of(await resolutions.resolve_within(self._session, self._registry, asked))
 
     async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
         return (await resolutions.resolve_within(self._session, self._registry, resolution)).job

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from awa_actors.core.doctor import Finding, Verdict, bad, skipped
-from awa_actors.core.text import error_text
+from awa_actors.core.text import storable
 from awa_actors.doctor_checks import CHECKS, WITHOUT_SCHEMA, Visit
 from awa_actors.errors import StoreError, TransientStoreError
 from awa_actors.registry import Registry
@@ -55,7 +55,7 @@ async def _checked(visit: Visit, name: str, check: Callable[[Visit], Awaitable[V
         return _finding(name, skipped(f"could not be checked: {error}"))
     except Exception as error:  # a check that is wrong must not hide the others
         logger.debug("check %s failed", name, exc_info=True)
-        return _finding(name, bad(f"the check itself failed: {error_text(error).splitlines()[-1]}"))
+        return _finding(name, bad(f"the check itself failed: {type(error).__name__}: {storable(str(error))}"))
 
 
 def _finding(name: str, verdict: Verdict) -> Finding:

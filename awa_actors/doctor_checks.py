@@ -77,14 +77,20 @@ async def _see_who_is_there(visit: Visit) -> None:
     try:
         async with visit.session() as session:
             visit.processes, visit.lease = await look.processes(session), await look.lease(session)
+    except TransientStoreError:
+        raise
+    except StoreError:
+        # Without that little nothing can be said; the check of privileges says why.
+        visit.schema_fits = None
+        return
+    try:
         async with visit.session() as session:
             visit.jobs_wait = await look.jobs_wait(session)
     except TransientStoreError:
         # Somebody locks what we look at, so that it can be taken to be in use; another check names them.
         visit.jobs_wait = True
     except StoreError:
-        # The check of privileges says so.
-        visit.schema_fits = None
+        logger.debug("this role does not see whether jobs wait", exc_info=True)
 
 
 async def _privileges(visit: Visit) -> Verdict:
@@ -127,7 +133,9 @@ async def _locks(visit: Visit) -> Verdict:
     from awa_actors.store import doctor_server as look
 
     async with visit.session() as session:
-        return doctor_server.judge_locks(await look.blockers(session))
+        return doctor_server.judge_locks(
+            await look.blockers(session), await look.strong_holders(session, visit.patience)
+        )
 
 
 async def _horizon(visit: Visit) -> Verdict:
@@ -204,7 +212,7 @@ async def _rings(visit: Visit) -> Verdict:
     from awa_actors.store import doctor_storage as look
 
     async with visit.session() as session:
-        rings, holders = await look.rings(session), await other.holders(session, visit.patience)
+        holders, rings = await other.holders(session, visit.patience), await look.rings(session)
     return doctor_storage.judge_rings(rings, holders)
 
 

@@ -112,7 +112,7 @@ class Others:
 
     silence: Silence
     storage: str | None = None
-    term: int = 0
+    terms: dict[Any, int] = attrs.field(factory=dict)
     rings: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     def follow(self, lines: Iterable[Line]) -> None:
@@ -125,9 +125,10 @@ class Others:
             says, reason = line.says, None
             match says["by"]:
                 case "elected":
-                    if says["term"] <= self.term:
-                        reason = f"term {says['term']} does not follow term {self.term}"
-                    self.term = says["term"]
+                    before = self.terms.get(says.get("lease"), 0)
+                    if says["term"] <= before:
+                        reason = f"term {says['term']} does not follow term {before}"
+                    self.terms[says.get("lease")] = says["term"]
                 case "turn":
                     reason = self._turn(says)
                 case "truncate":

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import attrs
 import pytest
 import trio
 from at_work import becomes, working
+from postgres_servers import Server
 
 import awa_actors as awa
 from awa_actors.errors import StoreError
@@ -67,17 +68,24 @@ class Doer:
         return None
 
 
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Lines]]:
+@contextmanager
+def logged(path: Path) -> Iterator[Callable[[], Lines]]:
     """Log to a file; gives what is in it."""
-    path = tmp_path / "run.jsonl"
-    monkeypatch.setenv(VARIABLE, str(path))
-    yield lambda: [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(path))
+        yield lambda: [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()
     logger.propagate = True
     logger.setLevel(logging.INFO)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Callable[[], Lines]]:
+    """The log of what the test does."""
+    with logged(tmp_path / "run.jsonl") as lines:
+        yield lines
 
 
 def texts(lines: Lines) -> list[str]:
@@ -113,28 +121,29 @@ async def everything(database: str) -> AsyncIterator[tuple[awa.Client, awa.Worke
 
 
 @pytest.fixture(scope="module")
-def steps() -> list[Lines]:
-    """Where the lines of the one run are kept that several tests look at."""
-    return []
+def steps(session_server: Server, migrated_template: str, tmp_path_factory: pytest.TempPathFactory) -> Lines:
+    """The log of that run, in the order of the database."""
+
+    async def run() -> None:
+        async with everything(url):
+            pass
+
+    path = tmp_path_factory.mktemp("run") / "run.jsonl"
+    with session_server.fresh_database(migrated_template) as url, logged(path) as log:
+        trio.run(run)
+        return sorted(log(), key=lambda line: line.get("t", ""))
 
 
-async def test_a_run_in_which_everything_happens_is_accepted(
-    database: str, log: Callable[[], Lines], steps: list[Lines]
-) -> None:
-    async with everything(database):
-        pass
-    lines = log()
-    run = replay(texts(lines))
-    assert len(run.jobs) == 11
-    assert {line["by"] for line in lines} >= {
+def test_a_run_in_which_everything_happens_is_accepted(steps: Lines) -> None:
+    assert len(replay(texts(steps)).jobs) == 11
+    assert {line["by"] for line in steps} >= {
         *("start", "claim", "complete", "retry", "snooze", "cancel", "park", "await", "resolve", "fail", "promote"),
         *("admin_cancel", "admin_retry", "elected", "turn", "stop"),
     }
-    steps.append(sorted(lines, key=lambda line: line.get("t", "")))
 
 
-def test_a_step_that_is_left_out_of_a_life_is_missed(steps: list[Lines]) -> None:
-    lines = steps[0]
+def test_a_step_that_is_left_out_of_a_life_is_missed(steps: Lines) -> None:
+    lines = steps
     waits = {line["job_id"] for line in lines if line["by"] == "await"}
     last = {line["job_id"]: number for number, line in enumerate(lines) if "job_id" in line}
     tried = 0
@@ -160,8 +169,8 @@ def test_a_step_that_is_left_out_of_a_life_is_missed(steps: list[Lines]) -> None
         ("turn", {"to": 0, "from": 0}, "turns to the slot that it is at"),
     ],
 )
-def test_a_doctored_step_is_named(steps: list[Lines], by: str, doctored: dict[str, Any], reason: str) -> None:
-    lines = list(steps[0])
+def test_a_doctored_step_is_named(steps: Lines, by: str, doctored: dict[str, Any], reason: str) -> None:
+    lines = list(steps)
     number = max(number for number, line in enumerate(lines) if line["by"] == by)
     if by == "claim":
         number = min(number for number, line in enumerate(lines) if line["by"] == by)
@@ -170,23 +179,23 @@ def test_a_doctored_step_is_named(steps: list[Lines], by: str, doctored: dict[st
         replay(texts(lines))
 
 
-def test_what_happens_twice_is_named(steps: list[Lines]) -> None:
+def test_what_happens_twice_is_named(steps: Lines) -> None:
     for by, reason in (("complete", "is completed, not running"), ("claim", "not available"), ("elected", "does not")):
-        again = next(line for line in steps[0] if line["by"] == by)
+        again = next(line for line in steps if line["by"] == by)
         with pytest.raises(NotAllowed, match=reason):
-            replay(texts([*steps[0], {**again, "t": max(line.get("t", "") for line in steps[0])}]))
+            replay(texts([*steps, {**again, "t": max(line.get("t", "") for line in steps)}]))
 
 
-def test_the_slot_that_a_ring_writes_to_is_not_truncated(steps: list[Lines]) -> None:
-    turned = [line for line in steps[0] if line["by"] == "turn"][-1]
+def test_the_slot_that_a_ring_writes_to_is_not_truncated(steps: Lines) -> None:
+    turned = [line for line in steps if line["by"] == "turn"][-1]
     truncated = {**turned, "by": "truncate", "slot": turned["to"]}
     with pytest.raises(NotAllowed, match="is the one that"):
-        replay(texts([*steps[0], truncated]))
+        replay(texts([*steps, truncated]))
 
 
-def test_only_what_a_killed_process_did_may_be_missing(steps: list[Lines]) -> None:
-    claim = next(line for line in steps[0] if line["by"] == "claim")
-    without = [line for line in steps[0] if line is not claim]
+def test_only_what_a_killed_process_did_may_be_missing(steps: Lines) -> None:
+    claim = next(line for line in steps if line["by"] == "claim")
+    without = [line for line in steps if line is not claim]
     assert replay(texts([line for line in without if line["by"] != "stop"])).steps
     # Somebody else was killed, and this process ended in order.
     other = {"by": "start", "process": "other", "database": "db"}

@@ -1,6 +1,7 @@
 """What a benchmark reads: CPU of client and server from the operating system, WAL and tuples from Postgres."""
 
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,22 @@ class Reading:
         }
 
 
+@attrs.define
+class Table:
+    """The rows of a run, printed as one Markdown table when it is over."""
+
+    rows: list[list[str]] = attrs.field(factory=list)
+
+    def row(self, what: str, measured: str, target: str = "") -> None:
+        """Add one."""
+        self.rows.append([what, measured, target])
+
+    def markdown(self) -> str:
+        """Give the table."""
+        lines = [["", "measured", "target"], ["---"] * 3, *self.rows]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 class Meters:
     """Reads one server."""
 
@@ -69,6 +86,12 @@ class Meters:
         """Dead tuples of all tables of both schemas, as the statistics know them."""
         self._connection.execute("SELECT pg_stat_clear_snapshot()")
         return int(self.value("SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"))
+
+    def wait_done(self) -> None:
+        """Wait until no job is ready or running."""
+        left = "SELECT EXISTS (SELECT FROM awa_queue.ready) OR EXISTS (SELECT FROM awa_queue.leases)"
+        while self.value(left):
+            time.sleep(0.005)
 
     def commits(self) -> int:
         """Transactions committed in this database by others than this connection."""

@@ -18,12 +18,15 @@ from awa_actors.config import MaintenanceSettings
 
 POINTS = ("before the insert", "before the commit", "after the commit")
 WORKER_ACTS = ("completed", "retried", "exhausted", "cancelled", "waiting_for_callback", "caller_owned")
-CALLER_ACTS = ("cancel", "complete_external", "fail_external", "retry_external")
+CALLER_ACTS = ("cancel", "drain", "complete_external", "fail_external", "retry_external", "resolve_external")
+RESCUES = ("outbox", "best_effort")
 OUTCOME_OF = {
     "cancel": "cancelled",
+    "drain": "cancelled",
     "complete_external": "completed",
     "fail_external": "exhausted",
     "retry_external": "retried",
+    "resolve_external": "completed",
 }
 
 
@@ -50,7 +53,7 @@ def registry_for(act: str) -> awa.Registry:
                 raise awa.TerminalError("gone")
             case "cancelled":
                 return awa.Cancel()
-            case "waiting_for_callback" | "complete_external" | "fail_external" | "retry_external":
+            case "waiting_for_callback" | "complete_external" | "fail_external" | "retry_external" | "resolve_external":
                 return awa.WaitForCallback(await job.register_callback(expires_in=3600))
         return None
 
@@ -58,10 +61,10 @@ def registry_for(act: str) -> awa.Registry:
     return registry
 
 
-def outbox_registry() -> awa.Registry:
-    """A notice that follows a rescue through the outbox."""
+def rescued_registry(delivery: str) -> awa.Registry:
+    """A notice that follows a rescue, through the outbox or as it comes."""
     registry = awa.Registry("victim")
-    registry.on_rescued_enqueue(Signup, delivery="outbox")(lambda event: Notice("rescued"))
+    registry.on_rescued_enqueue(Signup, delivery=awa.Delivery(delivery))(lambda event: Notice("rescued"))
     return registry
 
 
@@ -106,23 +109,27 @@ async def act_on(client: awa.Client, act: str, point: str) -> None:
     match act:
         case "cancel":
             await client.admin.cancel(job.id)
+        case "drain":
+            await client.admin.drain_queue("signup")
         case "complete_external":
             await client.complete_external(callback, {"paid": True})
         case "fail_external":
             await client.fail_external(callback, "declined")
         case "retry_external":
             await client.retry_external(callback)
+        case "resolve_external":
+            await client.resolve_external(callback, {"paid": True}, "complete")
 
 
 async def main(url: str, act: str, point: str) -> None:
     """Act, and die on the way."""
-    registry = outbox_registry() if act == "outbox" else registry_for(act)
+    registry = rescued_registry(act) if act in RESCUES else registry_for(act)
     async with awa.open_client(url, registry=registry) as client:
         if act in CALLER_ACTS:
             await act_on(client, act, point)
             return
         arm(point)
-        if act == "outbox":
+        if act in RESCUES:
             await client.run_maintenance(settings=MaintenanceSettings(rescue_interval=0.05))
         await client.run_worker(awa.QueueConfig("signup", poll_interval=0.05), maintenance=False)
 

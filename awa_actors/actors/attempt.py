@@ -6,7 +6,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import attrs
@@ -40,7 +40,7 @@ class Services(Protocol):
     @property
     def callbacks(self) -> Callbacks: ...  # noqa: D102
     async def store_notes(self, attempt: Attempt) -> bool: ...  # noqa: D102
-    def recorded(self, attempt: Attempt) -> None: ...  # noqa: D102
+    def recorded(self, attempts: Iterable[Attempt]) -> None: ...  # noqa: D102
 
 
 @attrs.define(eq=False, slots=True)
@@ -58,6 +58,8 @@ class Attempt:
     cause: Cause | None = None
     job: Job[Any] | None = None
     interrupted_bound: int = 20
+    waited: bool = False
+    """Whether the handler has let others run; one that never did cannot have been cancelled."""
     expires: float | None = None
     """Monotonic seconds of the deadline: a thread can neither read Trio's clock nor see that its scope has expired."""
 
@@ -162,7 +164,8 @@ class Attempt:
             and value is None
             and self.cause is None
             and self.spec.completion is Completion.RUNTIME
-            and trio.current_effective_deadline() != PARENT_IS_CANCELLED
+            # To ask costs as much as a small handler.
+            and (not self.waited or trio.current_effective_deadline() != PARENT_IS_CANCELLED)
         ):
             return COMPLETED
         return self._judge(value, error)

@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import attrs
@@ -24,12 +24,12 @@ from awa_actors.actors.outcome_events import claimed_row, event_of
 from awa_actors.actors.runners import Runners
 from awa_actors.actors.unknown_kind import UNKNOWN, given_back
 from awa_actors.config import QueueConfig, WorkerSettings
-from awa_actors.core.outcome import GIVE_BACK, Cause, Decision, Outcome
+from awa_actors.core.outcome import COMPLETED, GIVE_BACK, Cause, Decision, Outcome
 from awa_actors.core.trace_context import traceparent_of
 from awa_actors.errors import StoreError, ValidationError
 from awa_actors.events import Started
 from awa_actors.jobs import Completion, JobState
-from awa_actors.registry import Registry, WorkerSpec
+from awa_actors.registry import Registry
 from awa_actors.store import caller_owned
 from awa_actors.store.claim import Claim, Claimed
 from awa_actors.store.connection import OwnConnection
@@ -53,7 +53,7 @@ class _Errand:
 
     @property
     def keeps_scope(self) -> bool:
-        return self.attempt.deadline is not None
+        return self.attempt.deadline is not None or self.attempt.cause is not None
 
     def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, Decision]:
         self.began = time.perf_counter()
@@ -65,6 +65,16 @@ class _Errand:
         claimed = self.attempt.claimed
         logger.error("job %d: a handler of %r left a scope or a nursery open", claimed.job_id, claimed.kind)
         return self.attempt.failed_with(f"the handler left a cancel scope or a nursery open: {error}")
+
+    def waits(self) -> None:
+        self.attempt.waited = True
+
+    def finish_nowait(self, outcome: Decision) -> bool:
+        duration = time.perf_counter() - self.began
+        if outcome is not COMPLETED or not self.crew.completed_nowait(self.attempt, duration):
+            return False
+        self._leave()
+        return True
 
     async def finish(self, outcome: Decision) -> None:
         self._leave()
@@ -146,9 +156,9 @@ class Crew:
         """Whether an attempt runs here, or has ended and waits to be recorded."""
         return key in self.running or key in self._told
 
-    def recorded(self, attempt: Attempt) -> None:
-        """The end of an attempt is durable."""
-        self._told.discard(attempt.key)
+    def recorded(self, attempts: Iterable[Attempt]) -> None:
+        """The ends of attempts are durable."""
+        self._told.difference_update([attempt.claimed[:2] for attempt in attempts])
 
     def start(self, claimed: Claimed, claim: Claim, queue: QueueConfig, done: Callable[[], None]) -> None:
         """Run a claimed attempt; an unknown kind is given back, visibly and uncounted."""
@@ -162,7 +172,7 @@ class Crew:
         if claimed.deadline_at is not None and claim.claimed_at is not None:
             seconds = (claimed.deadline_at - claim.claimed_at).total_seconds()
         attempt = Attempt(
-            claimed, queue.name, claim.instance, spec, self, seconds, self._caller(spec, queue),
+            claimed, queue.name, claim.instance, spec, self, seconds, None if spec.is_async else self._caller(queue),
             interrupted_bound=self.settings.interrupted_bound,
         )  # fmt: skip
         self.running[claimed[:2]] = attempt
@@ -177,9 +187,7 @@ class Crew:
         except (trio.WouldBlock, trio.ClosedResourceError):
             self.late.append(ended)
 
-    def _caller(self, spec: WorkerSpec, queue: QueueConfig) -> Callable[..., Any] | None:
-        if spec.is_async:
-            return None
+    def _caller(self, queue: QueueConfig) -> Callable[..., Any]:
         limiter = self._limiters.get(queue.name)
         if limiter is None:
             limiter = self._limiters[queue.name] = trio.CapacityLimiter(queue.max_workers)
@@ -194,6 +202,19 @@ class Crew:
             self.nursery.start_soon(self._reconcile, ended, name=f"reconcile job {attempt.claimed.job_id}")
         elif decision.outcome is not Outcome.STALE:
             await self._tell(Ended(attempt, decision, duration))
+
+    def completed_nowait(self, attempt: Attempt, duration: float) -> bool:
+        """Tell that an attempt is to be completed, if there is room; most attempts end here."""
+        if attempt.spec.completion is Completion.CALLER_OWNED:
+            return False
+        key = attempt.claimed[:2]
+        self._told.add(key)
+        try:
+            self.completions.send_nowait(Ended(attempt, COMPLETED, duration))
+        except trio.WouldBlock:
+            self._told.discard(key)
+            return False
+        return True
 
     async def _tell(self, ended: Ended) -> None:
         mailbox = self.completions if ended.decision.outcome is Outcome.COMPLETED else self.others
@@ -239,7 +260,7 @@ class Crew:
             raise
         job_id, kind = attempt.claimed.job_id, attempt.claimed.kind
         if state != "live" or outcome is Outcome.STALE:
-            self.recorded(attempt)
+            self.recorded([attempt])
         if state == "completed" and at is not None:
             if outcome is not Outcome.RECEIPT:
                 why = ended.decision.fields.get("error", outcome.value)

@@ -184,12 +184,12 @@ class Dispatcher:
                 await self._pause(min(self._bucket.next_in(trio.current_time()), LONGEST_PAUSE))
                 return
         bucket = self._bucket  # another one may come while the claim is under way
-        got = await self._claim(wanted)
+        got, is_full = await self._claim(wanted)
         if bucket is not None:
             bucket.give_back(wanted - got)
-        self._quick = got >= wanted and trio.current_time() - self._round_began < QUICK
+        self._quick = is_full and trio.current_time() - self._round_began < QUICK
         self._round_began = trio.current_time()
-        if got >= wanted:
+        if is_full:
             # Let the attempts that were just started end in the same turn of the loop, so that the next claim is a
             # large one.
             await trio.lowlevel.checkpoint()
@@ -223,20 +223,26 @@ class Dispatcher:
             await settle(session, instance, entries)
         self._in_doubt = None
 
-    async def _claim(self, wanted: int) -> int:
-        """One claim; with a hint that came back short, once more from the beginning."""
+    async def _claim(self, wanted: int) -> tuple[int, bool]:
+        """One claim; with a hint that came back short, once more from the beginning.
+
+        Returns:
+            How many jobs it brought, and whether there may be more.
+        """
         now = trio.current_time()
         if now - self._hints_since > HINT_LIFE:
             self._hints, self._hints_since = [], now
-        got = await self._take(wanted)
-        if got < wanted and any(self._hints):
+        was_hinted = any(self._hints)
+        got, is_full = await self._take(wanted)
+        if not is_full and was_hinted:
             self._hints, self._hints_since = [], now
-            got += await self._take(wanted - got)
-        if got < wanted:
+            more, is_full = await self._take(wanted - got)
+            got += more
+        if not is_full:
             self._hints = []
-        return got
+        return got, is_full
 
-    async def _take(self, wanted: int) -> int:
+    async def _take(self, wanted: int) -> tuple[int, bool]:
         session, instance = await self.connection.session(), self.runner.instance()
         if not self.planes.finalized:
             await self.planes.refresh(session)
@@ -263,7 +269,7 @@ class Dispatcher:
             else:
                 self._ahead.append((claimed, taken))
         self._hints = taken.hints
-        return len(taken.attempts)
+        return len(taken.attempts), taken.is_full
 
     async def _sleep_is_marked(self) -> bool:
         """Mark the queue before sleeping; True when the mark is new, so that the queue is looked at once more first."""

@@ -20,7 +20,7 @@ from awa_actors.actors.lane import Lane, LaneDown, LaneHealth, Step
 from awa_actors.actors.leader import Leader
 from awa_actors.actors.listener import Listener
 from awa_actors.actors.liveness import LivenessActor
-from awa_actors.actors.meters import Meters
+from awa_actors.actors.meters import Meters, Read
 from awa_actors.actors.mover import Mover
 from awa_actors.actors.observers import Observers
 from awa_actors.actors.promote import Promote
@@ -114,9 +114,9 @@ class Maintenance:
         cron = None
         if registry.schedules:
             # Led per application: the leader of the lanes may be a process that does not declare these schedules.
-            lane = next(lane for lane in lanes if isinstance(lane.step, Cron))
+            own = next(lane for lane in lanes if isinstance(lane.step, Cron))
             name = cron_lease(registry.application)
-            cron = Led(Leader(pool, lambda: liveness.instance, settings.lease, lambda term: lane.run(), name), lane)
+            cron = Led(Leader(pool, lambda: liveness.instance, settings.lease, lambda term: own.run(), name), own)
             listener.on(LEADER_CHANNEL, cron.leader.wake)
         self = cls(pool, settings, registry, leader, lanes, cron, follow_ups, observers, liveness, planes, meters)
         listener.on(LEADER_CHANNEL, leader.wake)
@@ -182,12 +182,11 @@ class Maintenance:
         task_status.started(self)
         if not self.settings.lead:
             await trio.sleep_forever()
-        with self.meters.watching(
-            {
-                "awa.maintenance.leader": lambda: [({}, int(self.is_leader))],
-                "awa.maintenance.term": lambda: [({}, self.term or 0)],
-            }
-        ):
+        led: dict[str, Read] = {
+            "awa.maintenance.leader": lambda: [({}, int(self.is_leader))],
+            "awa.maintenance.term": lambda: [({}, self.term or 0)],
+        }
+        with self.meters.watching(led):
             async with trio.open_nursery() as nursery:
                 for leader in self._leaders:
                     nursery.start_soon(leader.run, name=f"{leader.name} leader")

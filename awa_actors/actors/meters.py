@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from awa_actors.actors.follow_ups import FollowUps
     from awa_actors.actors.liveness import LivenessActor
     from awa_actors.store.claim import Claim
+    from awa_actors.store.descriptors import Described
     from awa_actors.store.hygiene import Ring
     from awa_actors.store.refresh import Counted
     from awa_actors.store.rescue import RescuedJob
@@ -201,6 +202,14 @@ class Meters:
         backlog = [] if counted.canonical_backlog is None else [(m.NO_ATTRIBUTES, counted.canonical_backlog)]
         self.instruments.show("awa.storage.canonical_live_backlog", backlog)
 
+    def described(self, described: Iterable[Described]) -> None:
+        """What live processes say about queues and kinds, as the leader read it."""
+        if self.instruments is None:
+            return
+        said = [one for one in described if not one.stale]
+        for subject, name, key in (("queue", "awa.queue.info", m.QUEUE), ("kind", "awa.job_kind.info", m.KIND)):
+            self.instruments.show(name, [(_label(key, one), 1) for one in said if one.subject == subject])
+
     def term_ended(self) -> None:
         """What the leader counted is another one's to show now."""
         if self.instruments is not None:
@@ -227,12 +236,18 @@ class Meters:
 
 _OF_THE_LEADER = (
     *("awa.queue.depth", "awa.queue.lag", "awa.job.dlq_depth", "awa.storage.state"),
+    *("awa.queue.info", "awa.job_kind.info"),
     *("awa.storage.canonical_live_backlog", "awa.ring.current_slot", "awa.ring.generation"),
 )
 _COUNTED = frozenset(
     ("completed", "failed", "retried", "cancelled", "snoozed", "waiting_external", "interrupted", "stale")
 )
 _RAN = _COUNTED - {"stale"}
+
+
+def _label(key: str, one: Described) -> dict[str, str | bool]:
+    told = one.descriptor
+    return {key: one.name, m.DISPLAY_NAME: told.get("display_name", ""), m.OWNER: told.get("owner", "")}
 
 
 def vital_gauges(liveness: LivenessActor, follow_ups: FollowUps) -> dict[str, Read]:

@@ -79,8 +79,7 @@ class Recorder:
                     except (trio.WouldBlock, trio.EndOfChannel):
                         break
                 await self.record_surely(batch)
-                for ended in batch:
-                    ended.attempt.services.recorded(ended.attempt)
+                first.attempt.services.recorded([ended.attempt for ended in batch])
         self.ended.set()
 
     def left_over(self) -> list[Ended]:
@@ -152,24 +151,20 @@ class Recorder:
             batch = [_refused(batch[0], error)]
             landed = await self._write(session, batch)
         self.meters.recorded(self.name, batch, landed, time.perf_counter() - began)
-        for ended in batch:
+        for ended in batch if self.observers.registry.observers else ():
             if self.observers.wants(ended.attempt.claimed.kind) and ended.attempt.claimed.job_id in landed:
                 self._observe(event_of(ended, landed[ended.attempt.claimed.job_id]))
 
     async def _write(self, session: Session, batch: list[Ended]) -> Landed:
         """Write the ends. Returns what landed by job id: a row, or the database's time of a completion."""
         landed = Landed()
-        for instance in {ended.attempt.instance for ended in batch}:
-            mine = [ended for ended in batch if ended.attempt.instance == instance]
-            # In the order of their ids, as every batch that locks several jobs: two of them never wait in a circle.
-            completions = sorted(
-                (ended.attempt for ended in mine if ended.decision.outcome is Outcome.COMPLETED),
-                key=lambda attempt: attempt.key,
-            )
+        for instance, mine in _by_instance(batch):
+            completions = [ended.attempt for ended in mine if ended.decision.outcome is Outcome.COMPLETED]
             if completions:
-                claims = [attempt.claimed for attempt in completions]
+                # In the order of their ids, as every batch that locks several jobs: two of them never wait in a circle.
+                claims = sorted(attempt.claimed for attempt in completions)
                 for attempt in completions:
-                    if (metadata := attempt.notes().get("metadata")) is not None:
+                    if attempt.job is not None and (metadata := attempt.job._metadata_patch) is not None:
                         await note_body(session, attempt.claimed.job_id, attempt.claimed.run_lease, instance, metadata)
                 done, at = await complete(
                     session,
@@ -330,6 +325,15 @@ class _RedoWithout(Exception):
 
 class _Refused(Exception):
     """The database refused an insert of follow-ups."""
+
+
+def _by_instance(batch: list[Ended]) -> list[tuple[uuid.UUID, list[Ended]]]:
+    """Nearly always all are of one incarnation; to hash its id for each of them would cost more than to record it."""
+    first = batch[0].attempt.instance
+    if all([ended.attempt.instance is first for ended in batch]):
+        return [(first, batch)]
+    found = {ended.attempt.instance for ended in batch}
+    return [(instance, [ended for ended in batch if ended.attempt.instance == instance]) for instance in found]
 
 
 def _refused(ended: Ended, error: UsageError) -> Ended:

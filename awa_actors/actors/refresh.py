@@ -8,6 +8,7 @@ import attrs
 
 from awa_actors.actors.lane import StepReport
 from awa_actors.actors.meters import Meters
+from awa_actors.store.descriptors import described
 from awa_actors.store.pool import Session
 from awa_actors.store.refresh import counted, refresh_kinds, refresh_queues
 
@@ -30,6 +31,8 @@ class Refresh:
         if self._kinds_at is None or time.monotonic() - self._kinds_at >= KINDS_EVERY:
             self._kinds_at = time.monotonic()
             done += await refresh_kinds(session)
+            if self.meters.instruments is not None:
+                self.meters.described(await described(session))
         if self.meters.instruments is not None:
             self.meters.counted(await counted(session))
         return StepReport(done)

@@ -32,10 +32,16 @@ class Errand(Protocol):
 
     @property
     def keeps_scope(self) -> bool:
-        """Whether the scope was changed (a deadline), so that nobody else may use it."""
+        """Whether the scope was changed (a deadline, a cancellation), so that nobody else may use it."""
+
+    def waits(self) -> None:
+        """The handler waits for the first time: from now on it may be cancelled."""
 
     def damaged(self, error: RuntimeError) -> Any:
         """Decide what to record for a handler that left a scope or nursery of its own open."""
+
+    def finish_nowait(self, outcome: Any) -> bool:
+        """Do what `finish` does, if that need not wait; False: nothing was done."""
 
     async def finish(self, outcome: Any) -> None:
         """Give the permit back and tell what to record; outside the scope, where the attempt is not cancelled."""
@@ -141,6 +147,8 @@ class Runners:
         def pass_on() -> None:
             nonlocal passed_on
             passed_on, self._active = True, False
+            if last is not None:
+                last.waits()
             self._ensure_active()
 
         turns = 0
@@ -149,9 +157,10 @@ class Runners:
                 while self._next:
                     last = self._next.popleft()
                     outcome = await self._one(last, scope, pass_on)
-                    if passed_on or last.keeps_scope or scope.cancel_called or _leaked(scope):
+                    if passed_on or last.keeps_scope or _leaked(scope):
                         break
-                    await last.finish(outcome)
+                    if not last.finish_nowait(outcome):
+                        await last.finish(outcome)
                     last = None
                     turns += 1
                     if turns % TURN == 0:

@@ -14,7 +14,9 @@ from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
+from awa_actors.store.decided import ExternalOutcome, outcome_of
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
+from awa_actors.store.stepping import run_steps_async
 
 if TYPE_CHECKING:
     # A connection of the caller's own, or one that was acquired from a pool.
@@ -68,7 +70,7 @@ async def resolve(
     _check(conn, "resolve")
     async with conn.transaction():
         made = resolutions.steps(resolution, registry or Registry())
-        return await resolutions.run_steps_async(made, functools.partial(fetch_row, conn))
+        return await run_steps_async(made, functools.partial(fetch_row, conn))
 
 
 async def complete(conn: Connection, job: Any) -> FinalizationReceipt:
@@ -109,6 +111,20 @@ async def resume_external(
 ) -> JobRow:
     """Let the job of a callback go on with the payload."""
     return (await resolve(conn, resolutions.resume(callback_id, payload), registry=registry)).job
+
+
+async def resolve_external(
+    conn: Connection,
+    callback_id: str,
+    payload: Any = None,
+    default_action: str = "ignore",
+    *,
+    registry: Registry | None = None,
+) -> ExternalOutcome:
+    """Let the callback's own expressions decide what the payload means; locked until the transaction ends."""
+    return outcome_of(
+        await resolve(conn, resolutions.by_expressions(callback_id, payload, default_action), registry=registry)
+    )
 
 
 async def heartbeat_callback(

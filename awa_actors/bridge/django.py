@@ -15,7 +15,9 @@ from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
+from awa_actors.store.decided import ExternalOutcome, outcome_of
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
+from awa_actors.store.stepping import run_steps
 
 
 def insert(args: Any, opts: InsertOpts | None = None, *, using: str = DEFAULT_DB_ALIAS) -> InsertedJob:
@@ -65,7 +67,7 @@ def resolve(
     connection = _connection(using)
     with transaction.atomic(using=using):
         made = resolutions.steps(resolution, registry or Registry())
-        return resolutions.run_steps(made, functools.partial(fetch_row, connection))
+        return run_steps(made, functools.partial(fetch_row, connection))
 
 
 def complete(job: Any, *, using: str = DEFAULT_DB_ALIAS) -> FinalizationReceipt:
@@ -107,6 +109,19 @@ def resume_external(
 ) -> JobRow:
     """Let the job of a callback go on with the payload."""
     return resolve(resolutions.resume(callback_id, payload), registry=registry, using=using).job
+
+
+def resolve_external(
+    callback_id: str,
+    payload: Any = None,
+    default_action: str = "ignore",
+    *,
+    registry: Registry | None = None,
+    using: str = DEFAULT_DB_ALIAS,
+) -> ExternalOutcome:
+    """Let the callback's own expressions decide what the payload means; locked until the transaction ends."""
+    asked = resolutions.by_expressions(callback_id, payload, default_action)
+    return outcome_of(resolve(asked, registry=registry, using=using))
 
 
 def heartbeat_callback(

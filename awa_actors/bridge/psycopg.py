@@ -15,7 +15,9 @@ from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
+from awa_actors.store.decided import ExternalOutcome, outcome_of
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
+from awa_actors.store.stepping import run_steps, run_steps_async
 
 Connection = psycopg.Connection[Any] | psycopg.Cursor[Any]
 AsyncConnection = psycopg.AsyncConnection[Any] | psycopg.AsyncCursor[Any]
@@ -81,7 +83,7 @@ def resolve(
         given.execute(resolutions.BEGINNING)  # begins the caller's transaction; else the block below would be all of it
     with given.transaction():
         made = resolutions.steps(resolution, registry or Registry())
-        return resolutions.run_steps(made, functools.partial(fetch_row, given))
+        return run_steps(made, functools.partial(fetch_row, given))
 
 
 def complete(conn: Connection, job: Any) -> FinalizationReceipt:
@@ -123,6 +125,20 @@ def resume_external(
     return resolve(conn, resolutions.resume(callback_id, payload), registry=registry).job
 
 
+def resolve_external(
+    conn: Connection,
+    callback_id: str,
+    payload: Any = None,
+    default_action: str = "ignore",
+    *,
+    registry: Registry | None = None,
+) -> ExternalOutcome:
+    """Let the callback's own expressions decide what the payload means; locked until the transaction ends."""
+    return outcome_of(
+        resolve(conn, resolutions.by_expressions(callback_id, payload, default_action), registry=registry)
+    )
+
+
 def heartbeat_callback(
     conn: Connection, callback_id: str, seconds: float = 3600.0, *, registry: Registry | None = None
 ) -> JobRow:
@@ -139,7 +155,7 @@ async def resolve_async(
         await given.execute(resolutions.BEGINNING)
     async with given.transaction():
         made = resolutions.steps(resolution, registry or Registry())
-        return await resolutions.run_steps_async(made, functools.partial(fetch_row_async, given))
+        return await run_steps_async(made, functools.partial(fetch_row_async, given))
 
 
 async def complete_async(conn: AsyncConnection, job: Any) -> FinalizationReceipt:
@@ -172,6 +188,19 @@ async def resume_external_async(
 ) -> JobRow:
     """Let the job of a callback go on with the payload."""
     return (await resolve_async(conn, resolutions.resume(callback_id, payload), registry=registry)).job
+
+
+async def resolve_external_async(
+    conn: AsyncConnection,
+    callback_id: str,
+    payload: Any = None,
+    default_action: str = "ignore",
+    *,
+    registry: Registry | None = None,
+) -> ExternalOutcome:
+    """Let the callback's own expressions decide what the payload means; locked until the transaction ends."""
+    asked = resolutions.by_expressions(callback_id, payload, default_action)
+    return outcome_of(await resolve_async(conn, asked, registry=registry))
 
 
 async def heartbeat_callback_async(

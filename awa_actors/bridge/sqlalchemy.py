@@ -16,7 +16,9 @@ from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
+from awa_actors.store.decided import ExternalOutcome, outcome_of
 from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
+from awa_actors.store.stepping import run_steps
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -82,7 +84,7 @@ def resolve(
     connection = _connection(conn, "resolve")
     with connection.begin_nested():
         made = resolutions.steps(resolution, registry or Registry())
-        return resolutions.run_steps(made, functools.partial(fetch_row, connection))
+        return run_steps(made, functools.partial(fetch_row, connection))
 
 
 def complete(conn: Sync, job: Any) -> FinalizationReceipt:
@@ -118,6 +120,20 @@ def retry_external(conn: Sync, callback_id: str, *, registry: Registry | None = 
 def resume_external(conn: Sync, callback_id: str, payload: Any = None, *, registry: Registry | None = None) -> JobRow:
     """Let the job of a callback go on with the payload."""
     return resolve(conn, resolutions.resume(callback_id, payload), registry=registry).job
+
+
+def resolve_external(
+    conn: Sync,
+    callback_id: str,
+    payload: Any = None,
+    default_action: str = "ignore",
+    *,
+    registry: Registry | None = None,
+) -> ExternalOutcome:
+    """Let the callback's own expressions decide what the payload means; locked until the transaction ends."""
+    return outcome_of(
+        resolve(conn, resolutions.by_expressions(callback_id, payload, default_action), registry=registry)
+    )
 
 
 def heartbeat_callback(
@@ -156,6 +172,19 @@ async def resume_external_async(
 ) -> JobRow:
     """Let the job of a callback go on with the payload."""
     return (await resolve_async(conn, resolutions.resume(callback_id, payload), registry=registry)).job
+
+
+async def resolve_external_async(
+    conn: Async,
+    callback_id: str,
+    payload: Any = None,
+    default_action: str = "ignore",
+    *,
+    registry: Registry | None = None,
+) -> ExternalOutcome:
+    """Let the callback's own expressions decide what the payload means; locked until the transaction ends."""
+    asked = resolutions.by_expressions(callback_id, payload, default_action)
+    return outcome_of(await resolve_async(conn, asked, registry=registry))
 
 
 async def heartbeat_callback_async(

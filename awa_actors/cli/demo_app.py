@@ -192,6 +192,12 @@ def after_cancellation(event: awa.events.Cancelled[StaleOrder]) -> Note:
     return Note(event.job.id, "cancelled")
 
 
+@registry.on_waiting_for_callback_enqueue(Payment)
+def after_parking(event: awa.events.WaitingForCallback[Payment]) -> Note:
+    """Follow the beginning of the wait."""
+    return Note(event.job.id, "parked")
+
+
 @registry.on_completed_enqueue(Payment)
 def after_payment(event: awa.events.Completed[Payment]) -> Note:
     """Follow a completion, which is the callback server's."""

@@ -74,7 +74,7 @@ STEPS = (
         "parks, and is completed from outside",
         app.Payment(7),
         proof=lambda job: job.result == PAID,
-        follow_ups=1,
+        follow_ups=2,
         answer=PAID,
     ),
 )

@@ -23,6 +23,7 @@ from awa_actors.cli.output import (
 from awa_actors.cli.placement import Shared, noun
 from awa_actors.cli.queue import instant_of
 from awa_actors.client import Client
+from awa_actors.core.history import timeline
 from awa_actors.errors import FollowUpError, JobNotFound, UniqueConflict
 from awa_actors.jobs import JobRow, JobState
 from awa_actors.registry import Registry
@@ -67,7 +68,7 @@ def _line(one: JobRow) -> tuple[Any, ...]:
 @click.argument("job_id", metavar="ID", type=click.IntRange(1))
 @click.pass_obj
 def show(shared: Shared, job_id: int) -> int:
-    """Show everything about one job, dead letters included."""
+    """Show everything about one job and what happened to it, dead letters included."""
     found = ask(shared, lambda client: client.admin.job(job_id))
     if shared.json:
         write_json(job_fields(found))
@@ -75,9 +76,13 @@ def show(shared: Shared, job_id: int) -> int:
     for name, value in job_fields(found).items():
         if name != "errors" and value not in (None, (), {}):
             print(f"{name:<13} {shown(value.hex() if isinstance(value, bytes) else value)}")
-    for entry in found.errors:
-        print(f"\nattempt {entry.get('attempt', '?')} at {entry.get('at', '?')}:")
-        for line in str(entry.get("error", entry)).splitlines():
+    print()
+    for entry in timeline(found):
+        by = f" by {entry['instance']}" if entry.get("instance") else ""
+        print(f"{shown(entry['at'])}  {shown(entry['what'])}{by}")
+    for error in found.errors:
+        print(f"\nattempt {error.get('attempt', '?')} at {error.get('at', '?')}:")
+        for line in str(error.get("error", error)).splitlines():
             print(f"  {shown(line)}")
     return OK
 

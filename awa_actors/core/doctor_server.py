@@ -12,8 +12,8 @@ from awa_actors.core.health import CROWDED, schema_reason
 OLDEST_SERVER = 150000
 CLOCK_DIFFERS, CLOCK_IS_WRONG = 2.0, 60.0
 """Seconds between the clocks above which something is said."""
-CONTROL = {"worker": 7, "candidate": 12, "maintenance": 9}
-"""Connections of a process beside its pool, one per queue and one for schedules: docs/reference/connections.md."""
+CONTROL = {"worker": 7, "candidate": 13, "maintenance": 10}
+"""Connections of a process beside its pool, one per queue and two for schedules: docs/reference/connections.md."""
 
 
 @attrs.frozen
@@ -194,7 +194,7 @@ def budget(processes: Sequence[Process]) -> int:
         candidate = one.role == "worker" and bool(one.details.get("candidate"))
         total += seats if isinstance(seats, int) else 10
         total += CONTROL["candidate" if candidate else one.role] if one.role in CONTROL else 0
-        total += len(one.queues) + bool(one.details.get("schedules"))
+        total += len(one.queues) + 2 * bool(one.details.get("schedules"))
     return total
 
 
@@ -211,12 +211,16 @@ def judge_connections(seats: Seats, processes: Sequence[Process]) -> Verdict:
     return fine(f"{seats.everybody} of {seats.most} in use; the live processes may open {wanted}")
 
 
-def judge_locks(blockers: Sequence[Session]) -> Verdict:
-    """Nobody waits for a lock on our tables."""
-    return worst(
-        [bad(f"{one.what} waits for a lock that {one.text} holds: {one.cure}") for one in blockers],
-        "nobody waits for a lock",
-    )
+def judge_locks(blockers: Sequence[Session], strong: Sequence[Session]) -> Verdict:
+    """Nobody waits for a lock on our tables, and nobody keeps one that others must wait for."""
+    found = [bad(f"{one.what} waits for a lock that {one.text} holds: {one.cure}") for one in blockers]
+    named = {one.text.partition(" (")[0] for one in blockers}
+    found += [
+        bad(f"{one.text} keeps everybody out of {one.what}: {one.cure}")
+        for one in strong
+        if one.text.partition(" (")[0] not in named
+    ]
+    return worst(found[:3], "nobody waits for a lock")
 
 
 def judge_horizon(pins: Sequence[Session], slots: Sequence[str]) -> Verdict:

@@ -99,12 +99,13 @@ def judge_leader(lease: Lease | None, jobs_wait: bool, processes: Sequence[Proce
 
 
 def judge_lanes(lease: Lease | None, processes: Sequence[Process]) -> Verdict:
-    """The leader's lanes do their work."""
-    leading = [one for one in processes if lease is not None and lease.is_held and one.id == lease.holder]
-    if not leading or not leading[0].lanes:
-        return skipped("nobody leads" if not leading else "the leader has not published its lanes yet")
+    """The lanes of whoever leads them do their work; schedules may be led by another process than the rest."""
+    led = [(name, lane) for one in processes if one.alive for name, lane in one.lanes.items()]
+    if not led:
+        held = lease is not None and lease.is_held
+        return skipped("the leader has not published its lanes yet" if held else "nobody leads")
     found = []
-    for name, lane in leading[0].lanes.items():
+    for name, lane in led:
         since = lane.get("last_success_age")
         last = f"last success {ago(since)} before its last report" if isinstance(since, float | int) else "no success"
         failures = lane.get("failures")
@@ -115,7 +116,7 @@ def judge_lanes(lease: Lease | None, processes: Sequence[Process]) -> Verdict:
             found.append(warn(f"lane {name} failed {failures} times ({last}): {_first_line(lane.get('last_error'))}"))
         elif blocked := lane.get("blocked"):
             found.append(warn(f"lane {name} is held up: {_first_line(blocked)}"))
-    return worst(found, f"{len(leading[0].lanes)} lanes, all well")
+    return worst(found, f"{len(led)} lanes, all well")
 
 
 def judge_workers(processes: Sequence[Process], jobs_wait: bool) -> Verdict:

@@ -107,4 +107,7 @@ def summary(job: JobRow) -> dict[str, Any]:
         "snoozes": job.snoozes,
         "rescues": job.rescues,
         "interrupted": job.interrupted,
+        # What a batch operation changed.
+        "original_queue": job.metadata.get("_awa_original_queue", job.queue),
+        "original_priority": job.metadata.get("_awa_original_priority", job.priority),
     }

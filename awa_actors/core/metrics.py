@@ -54,6 +54,7 @@ RECORDER = "awa.completion.shard"
 RESCUE = "awa.rescue.kind"
 BRANCH = "awa.maintenance.branch"
 RING, RING_OUTCOME, RING_BLOCKER = "awa.ring", "awa.ring.outcome", "awa.ring.blocker"
+DISPLAY_NAME, OWNER = "awa.descriptor.display_name", "awa.descriptor.owner"
 CALLBACK_ACTION, CALLBACK_STATUS = "awa.callback.action", "awa.callback.status"
 
 SECONDS_BOUNDARIES = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -136,6 +137,8 @@ METRICS: dict[str, Metric] = {
         # What the leader counted last.
         Metric("awa.queue.depth", _G, "{job}", "Jobs by state", (QUEUE, STATE)),
         Metric("awa.queue.lag", _G, "s", "Age of the oldest available job when it was counted", (QUEUE,)),
+        Metric("awa.queue.info", _G, "{queue}", "Always 1: what is said about a queue", (QUEUE, DISPLAY_NAME, OWNER)),
+        Metric("awa.job_kind.info", _G, "{kind}", "Always 1: what is said about a kind", (KIND, DISPLAY_NAME, OWNER)),
         Metric("awa.job.dlq_depth", _G, "{job}", "Dead letters", (QUEUE,)),
         Metric("awa.ring.current_slot", _G, "{slot}", "The slot that a ring writes to", (RING,)),
         Metric("awa.ring.generation", _G, "{turn}", "How often a ring has turned", (RING,)),

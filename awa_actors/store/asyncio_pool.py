@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,10 +12,12 @@ import asyncpg
 import attrs
 
 from awa_actors.config import DatabaseSettings
+from awa_actors.errors import CallbackNotFound
 from awa_actors.registry import Registry
 from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.pool import connect_failure, session_parameters
 from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
+from awa_actors.store.resolve_together import complete_together
 from awa_actors.store.trace import Log, close_log, open_log
 
 logger = logging.getLogger("awa_actors.store")
@@ -50,6 +52,9 @@ class _AsyncioSession:
 
     async def execute(self, sql: str, *args: Any) -> str:
         return str(await self._call(self.raw.execute(sql, *args)))
+
+    async def compute(self, asked: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(asked)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -115,6 +120,20 @@ class AsyncioPool:
         Raises:
             TransientStoreError: the database cannot be reached, or no connection became free in time.
         """
+        async with self._session() as session:
+            return await resolve_alone(session, self.registry, resolution)
+
+    async def resolve_together(self, resolutions: Sequence[Resolution]) -> list[Resolved | CallbackNotFound | None]:
+        """Run completions in one transaction; see :func:`~awa_actors.store.resolve_together.complete_together`.
+
+        Raises:
+            TransientStoreError: as :meth:`resolve`.
+        """
+        async with self._session() as session:
+            return await complete_together(session, self.registry, resolutions)
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[_AsyncioSession]:
         pool = await self._opened()
         try:
             raw = await pool.acquire(timeout=ACQUIRE_BOUND)
@@ -122,7 +141,7 @@ class AsyncioPool:
             raise connect_failure(error) from error
         session = _AsyncioSession(raw, None if self._traced is None else Log(self._traced))
         try:
-            return await resolve_alone(session, self.registry, resolution)
+            yield session
         finally:
             await _give_back(pool, session)
 

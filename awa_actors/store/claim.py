@@ -44,11 +44,15 @@ class Claimed(NamedTuple):
 
 @attrs.frozen
 class Claim:
-    """What one claim brought to an instance. `hints` say where this claimer last found work in each lane."""
+    """What one claim brought to an instance. `hints` say where this claimer last found work in each lane.
+
+    `is_full`: as many jobs or bytes as were asked for, so that there may be more.
+    """
 
     attempts: list[Claimed]
     hints: list[int]
     claimed_at: dt.datetime | None = None
+    is_full: bool = False
     instance: uuid.UUID = attrs.field(kw_only=True)
 
 
@@ -96,13 +100,21 @@ async def claim(
         row["job_ids"], row["run_leases"], row["lslots"], row["attempts"], row["max_attempts"], row["priorities"],
         row["kinds"], row["args"], row["created_at"], row["run_at"], row["deadline_at"], row["extras"],
     )  # fmt: skip
-    # A row without a kind ended at the claim, as a duplicate.
     return Claim(
-        [Claimed._make(values) for values in zip(*columns, strict=True) if values[6] is not None],
+        # A row without a kind ended at the claim, as a duplicate.
+        [tuple.__new__(Claimed, values) for values in zip(*columns, strict=True) if values[6] is not None],
         row["hints"] or [],
         row["claimed_at"],
+        len(row["job_ids"]) >= limit or _bytes_of(row["args"], row["extras"], max_bytes) >= max_bytes,
         instance=instance,
     )
+
+
+def _bytes_of(args: list[str], extras: list[str | None], enough: int) -> int:
+    """How many bytes the server counted against the claim's bound; an estimate from above where that is not reached."""
+    texts = [*args, *(extra for extra in extras if extra is not None)]
+    most = 4 * sum(map(len, texts))
+    return most if most < enough else sum(len(text.encode()) for text in texts)
 
 
 def _trace(log: Log, row: Any, instance: uuid.UUID) -> None:

@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from awa_actors.store.pool import Session
 from awa_actors.store.trace import step, watched
 
-COMPLETE = "SELECT completed, at, clock_timestamp() AS t FROM awa_queue.complete($1, $2, $3, $4, $5)"
+# As text: the driver asks of every element of an array it encodes whether that is an array itself.
+COMPLETE = """
+SELECT completed, at, clock_timestamp() AS t
+FROM awa_queue.complete($1::text::bigint[], $2::text::bigint[], $3::text::smallint[], $4, $5)
+"""
 
 
 async def complete(
@@ -27,10 +31,15 @@ async def complete(
     Returns:
         Ids of the completed jobs, and when; the others are stale: somebody else ended or took them.
     """
+    keys = (_array(job_ids), _array(run_leases), _array(lslots))
     with watched(session, "complete"):
-        row = await session.fetchrow(COMPLETE, job_ids, run_leases, lslots, instance, results)
+        row = await session.fetchrow(COMPLETE, *keys, instance, results)
     done = set(row["completed"] or ())
     if session.log is not None:
         ended = [pair for pair in zip(job_ids, run_leases, strict=True) if pair[0] in done]
         session.log.note(step(row["t"], *pair, "running", "completed", "complete", instance) for pair in ended)
     return done, row["at"]
+
+
+def _array(numbers: Sequence[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"

@@ -9,7 +9,7 @@ from awa_actors.store.pool import Pool, Session
 
 # Set within the transaction, because session settings do not survive a pooler.
 BOUNDS = """
-SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = 1000; SET LOCAL jit = off
+SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = 500; SET LOCAL jit = off
 """
 
 

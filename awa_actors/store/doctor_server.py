@@ -24,8 +24,8 @@ SELECT count(*) FILTER (WHERE a.datname = current_database() AND a.application_n
               WHERE d.datname = current_database())) AS most
 FROM pg_catalog.pg_stat_activity a WHERE a.datname IS NOT NULL
 """
-_NAME = "concat_ws(' of ', nullif(a.application_name, ''), a.usename)"
-_OURS = "n.nspname IN ('awa', 'awa_queue')"
+_NAME = "nullif(concat_ws(' of ', nullif(a.application_name, ''), a.usename), '')"
+_OURS = "n.nspname IN ('awa', split_part('awa_queue.', '.', 1))"
 # Who waits for longer than a moment on our tables, or is a session of ours, and who is in the way. A prepared
 # transaction blocks as process 0.
 BLOCKERS = f"""
@@ -51,27 +51,32 @@ SELECT nullif(b.pid, 0) AS pid, coalesce({_NAME}, (SELECT min(p.gid) FROM pg_cat
 FROM blocking b LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = b.pid
 ORDER BY b.count DESC LIMIT 5
 """
-# Locks on partitions that a transaction has kept for so long that it is not at work any more.
-HOLDERS = f"""
+# Locks that a transaction has kept for so long that it is not at work any more: any lock on a partition keeps it from
+# being truncated, a strong one on anything of ours keeps everybody out.
+_HOLDERS = f"""
 SELECT a.pid, {_NAME} AS name, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS age,
        min(n.nspname || '.' || c.relname) AS what
 FROM pg_catalog.pg_locks l
 JOIN pg_catalog.pg_class c ON c.oid = l.relation JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-WHERE l.granted AND c.relispartition AND n.nspname = 'awa_queue' AND a.pid <> pg_backend_pid()
+WHERE l.granted AND {_OURS} AND (%s) AND a.pid <> pg_backend_pid()
   AND a.datname = current_database() AND a.xact_start < clock_timestamp() - make_interval(secs => $1)
 GROUP BY a.pid, a.application_name, a.usename, a.state, a.xact_start
 UNION ALL
 SELECT NULL, p.gid, 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::float8,
        min(n.nspname || '.' || c.relname)
 FROM pg_catalog.pg_prepared_xacts p
-JOIN pg_catalog.pg_locks l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction
+JOIN pg_catalog.pg_locks own ON own.pid IS NULL AND own.locktype = 'transactionid' AND own.transactionid = p.transaction
+JOIN pg_catalog.pg_locks l ON l.pid IS NULL AND l.virtualtransaction = own.virtualtransaction
 JOIN pg_catalog.pg_class c ON c.oid = l.relation JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relispartition AND n.nspname = 'awa_queue' AND p.database = current_database()
+WHERE {_OURS} AND (%s) AND p.database = current_database()
   AND p.prepared < clock_timestamp() - make_interval(secs => $1)
 GROUP BY p.gid, p.prepared
 ORDER BY 4 DESC LIMIT 5
 """
+HOLDERS = _HOLDERS % (("c.relispartition",) * 2)
+STRONG = ("l.mode IN ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareLock')",)
+STRONG_HOLDERS = _HOLDERS % (STRONG * 2)
 PINS = f"""
 SELECT a.pid, {_NAME} AS name, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS age, '' AS what
 FROM pg_catalog.pg_stat_activity a
@@ -119,6 +124,11 @@ async def blockers(session: Session) -> list[Other]:
 async def holders(session: Session, patience: float) -> list[Other]:
     """Transactions that have kept locks on partitions for longer than `patience` seconds."""
     return [Other(**row) for row in await session.fetch(HOLDERS, patience)]
+
+
+async def strong_holders(session: Session, patience: float) -> list[Other]:
+    """Transactions that have kept everybody else out of one of our tables for longer than `patience` seconds."""
+    return [Other(**row) for row in await session.fetch(STRONG_HOLDERS, patience)]
 
 
 async def pins(session: Session, patience: float) -> tuple[list[Other], list[str]]:

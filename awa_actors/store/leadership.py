@@ -78,8 +78,8 @@ async def acquire(session: Session, holder: uuid.UUID, lease: float, name: str =
         row = await session.fetchrow(ACQUIRE, name, holder, lease, not session.pooler)
     if row is None:
         return None
-    if session.log is not None and name == MAINTENANCE:
-        session.log.note([{"t": row["t"], "by": "elected", "term": row["term"], "instance": holder}])
+    if session.log is not None:
+        session.log.note([{"t": row["t"], "by": "elected", "lease": name, "term": row["term"], "instance": holder}])
     return int(row["term"])
 
 

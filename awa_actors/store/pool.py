@@ -101,6 +101,10 @@ class Session:
         """Run a statement; returns its command tag."""
         return await self.call(self.raw.execute(self.schema.named(sql), *args))
 
+    async def compute(self, asked: Callable[[], T]) -> T:
+        """Run in a thread what takes its time and asks no database."""
+        return await trio.to_thread.run_sync(asked)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
         """Begin at read committed; commit when the body ends, roll back when it raises.

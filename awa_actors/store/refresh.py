@@ -13,16 +13,8 @@ SELECT q.queue, q.available, q.running, q.scheduled, q.retryable, q.waiting_exte
        q.dead_letters, greatest(0, extract(epoch FROM q.refreshed_at - q.oldest_ready_at))::float8 AS lag
 FROM awa.queue_stats q ORDER BY q.queue
 """
-STORAGE = """
-SELECT state, current_engine, pg_catalog.to_regclass('awa.jobs_hot') IS NOT NULL AS has_canonical
-FROM awa.storage_transition_state
-"""
-# Bounded: beyond that it does not matter how much there is.
-CANONICAL_BACKLOG = """
-SELECT (SELECT count(*) FROM (SELECT FROM awa.jobs_hot j WHERE j.state::pg_catalog.text IN
-           ('scheduled', 'available', 'running', 'retryable', 'waiting_external') LIMIT 1000000) h)
-     + (SELECT count(*) FROM (SELECT FROM awa.scheduled_jobs LIMIT 1000000) s)
-"""
+STORAGE = "SELECT state, current_engine FROM awa.storage_transition_state"
+CANONICAL_BACKLOG = "SELECT awa.canonical_live_backlog()"
 STATES = ("available", "running", "scheduled", "retryable", "waiting_external", "failed", "cancelled")
 
 EXACT_BYTES = 4 * 1024 * 1024
@@ -55,7 +47,7 @@ async def counted(session: Session) -> Counted:
     rows = await session.fetch(COUNTED)
     storage = await session.fetchrow(STORAGE)
     backlog: int | None = None
-    if storage["has_canonical"] and storage["state"] != "active":
+    if storage["state"] != "active":
         backlog = await session.fetchval(CANONICAL_BACKLOG)
     return Counted(
         [(row["queue"], state, row[state]) for row in rows for state in STATES],

@@ -6,7 +6,8 @@ Free of any driver: bridges and other frameworks run the same statements and rea
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Awaitable, Callable, Generator, Sequence
+import functools
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -15,7 +16,17 @@ import orjson
 
 from awa_actors.codec import structure
 from awa_actors.core.backoff import clamp_delay
-from awa_actors.core.callbacks import check_callback_id, payload_text
+from awa_actors.core.callbacks import (
+    Complete,
+    DefaultAction,
+    Fail,
+    Ignore,
+    check_callback_id,
+    decide,
+    default_action,
+    payload_text,
+)
+from awa_actors.core.expressions import evaluate, require
 from awa_actors.core.follow_up_template import DeclaredFollowUp
 from awa_actors.core.json_text import JSON_LIMIT
 from awa_actors.core.text import storable
@@ -27,6 +38,7 @@ from awa_actors.store.follow_up_plan import SpecFailed, plan, read_declared
 from awa_actors.store.insert import NewJob, inserted, parameters, statement
 from awa_actors.store.rows import job_row
 from awa_actors.store.sqlstates import HasFollowUps
+from awa_actors.store.stepping import Steps, run_steps_async
 from awa_actors.store.trace import NOW, Line, Log, landed, step, watched
 
 # Types are qualified: these run on sessions of other people, with a search_path of theirs.
@@ -54,7 +66,27 @@ class Statements(Protocol):
     async def fetchval(self, sql: str, *args: Any) -> Any: ...  # noqa: D102
     async def fetchrow(self, sql: str, *args: Any) -> Any: ...  # noqa: D102
     async def execute(self, sql: str, *args: Any) -> str: ...  # noqa: D102
+    async def compute(self, asked: Callable[[], Any]) -> Any: ...  # noqa: D102
     def transaction(self) -> AbstractAsyncContextManager[Any]: ...  # noqa: D102
+
+
+@attrs.frozen
+class Asked:
+    """What the expressions of a callback decide about."""
+
+    payload: Any
+    default: DefaultAction
+    limit: int
+
+    def decided(self, expressions: dict[str, str]) -> Complete | Fail | Ignore:
+        """Evaluate them; how long that takes is up to the payload.
+
+        Raises:
+            UsageError: there are expressions, and the 'cel' extra is not installed here.
+        """
+        if expressions:
+            require()
+        return decide(expressions, self.payload, self.default, evaluate)
 
 
 @attrs.frozen
@@ -66,12 +98,14 @@ class Resolution:
         sql: the statement, with ``$1`` placeholders.
         arguments: its text and float arguments.
         error: what a failure says, for its event.
+        asked: the statement only locks, and what happens then is for the callback's expressions to decide.
     """
 
     callback_id: str
     sql: str
     arguments: tuple[Any, ...]
     error: str = ""
+    asked: Asked | None = None
 
 
 @attrs.frozen
@@ -85,6 +119,7 @@ class Resolved:
         error: what an exhausted or retried event says.
         attempt: number of the attempt that ended.
         declared: follow-ups of that outcome and kind that the database declares.
+        decision: of the expressions, where they were asked; after `Ignore` nothing has changed.
     """
 
     job: JobRow
@@ -93,6 +128,7 @@ class Resolved:
     error: str
     attempt: int
     declared: tuple[DeclaredFollowUp, ...]
+    decision: Complete | Fail | Ignore | None = None
 
 
 def complete(callback_id: object, payload: Any = None, *, limit: int = JSON_LIMIT) -> Resolution:
@@ -133,10 +169,18 @@ def heartbeat(callback_id: object, seconds: float | dt.timedelta) -> Resolution:
     return Resolution(checked, HEARTBEAT, (checked, clamp_delay(seconds, path="$.timeout_seconds")))
 
 
-def lock(callback_id: object) -> Resolution:
-    """Lock a callback until the end of the transaction; :func:`read_open` reads the answer."""
-    checked = check_callback_id(callback_id)
-    return Resolution(checked, OPEN, (checked,))
+def by_expressions(
+    callback_id: object, payload: Any = None, default: str | DefaultAction = "ignore", *, limit: int = JSON_LIMIT
+) -> Resolution:
+    """Let the callback's own expressions decide what the payload means; `default` is what happens when none does.
+
+    Raises:
+        ValidationError: not a callback id, or a payload that cannot be stored; nothing was sent.
+        UsageError: a default that is none of complete, fail and ignore.
+    """
+    checked, action = check_callback_id(callback_id), default_action(default)
+    payload_text(payload, limit=limit)
+    return Resolution(checked, OPEN, (checked,), asked=Asked(payload, action, limit))
 
 
 @attrs.frozen
@@ -148,7 +192,7 @@ class Opened:
 
 
 def read_open(answer: str | None, resolution: Resolution) -> Opened:
-    """Read the answer of :func:`lock`.
+    """Read the answer of the statement that locks.
 
     Raises:
         CallbackNotFound: there is no open callback of this id.
@@ -218,17 +262,15 @@ def _event(resolved: Resolved, args: Any) -> Event[Any]:
     return Retried(job=job, args=args, error=resolved.error, attempt=attempt, next_run_at=job.run_at)
 
 
-Steps = Generator[tuple[str, Sequence[Any]], Sequence[Any], Resolved]
-"""Statements with their arguments out, the one row of each in."""
-
-
-def steps(resolution: Resolution, registry: Registry) -> Steps:
+def steps(resolution: Resolution, registry: Registry) -> Steps[Resolved]:
     """What a resolution and its follow-ups ask of the open transaction, statement by statement.
 
     Raises:
         CallbackNotFound: nothing was changed.
         FollowUpError: a follow-up or its insert failed; roll back.
     """
+    if resolution.asked is not None:
+        return (yield from _decided_steps(resolution, resolution.asked, registry))
     row = yield resolution.sql, resolution.arguments
     resolved = read(row[0], resolution)
     jobs = follow_ups(registry, resolved)
@@ -242,36 +284,18 @@ def steps(resolution: Resolution, registry: Registry) -> Steps:
     return resolved
 
 
-def run_steps(made: Steps, fetch_row: Callable[..., Sequence[Any]]) -> Resolved:
-    """Run steps on a connection whose driver blocks; `fetch_row` takes a statement and its arguments."""
-    try:
-        sql, arguments = next(made)
-        while True:
-            try:
-                row = fetch_row(sql, *arguments)
-            except AwaError as error:
-                sql, arguments = made.throw(error)
-            else:
-                sql, arguments = made.send(row)
-    except StopIteration as done:
-        resolved: Resolved = done.value
-        return resolved
-
-
-async def run_steps_async(made: Steps, fetch_row: Callable[..., Awaitable[Sequence[Any]]]) -> Resolved:
-    """Run steps on a connection whose driver is awaited."""
-    try:
-        sql, arguments = next(made)
-        while True:
-            try:
-                row = await fetch_row(sql, *arguments)
-            except AwaError as error:
-                sql, arguments = made.throw(error)
-            else:
-                sql, arguments = made.send(row)
-    except StopIteration as done:
-        resolved: Resolved = done.value
-        return resolved
+def _decided_steps(resolution: Resolution, asked: Asked, registry: Registry) -> Steps[Resolved]:
+    row = yield resolution.sql, resolution.arguments
+    opened = read_open(row[0], resolution)
+    decision: Complete | Fail | Ignore = yield functools.partial(asked.decided, opened.expressions)
+    match decision:
+        case Complete(payload=result):
+            chosen = complete(resolution.callback_id, result, limit=asked.limit)
+        case Fail(error=error):
+            chosen = fail(resolution.callback_id, error)
+        case Ignore():
+            return Resolved(opened.job, opened.job.state, None, "", opened.job.attempt, (), decision)
+    return attrs.evolve((yield from steps(chosen, registry)), decision=decision)
 
 
 async def resolve(session: Statements, registry: Registry, resolution: Resolution) -> Resolved:
@@ -281,10 +305,11 @@ async def resolve(session: Statements, registry: Registry, resolution: Resolutio
         CallbackNotFound, FollowUpError: as :func:`steps`.
     """
     if session.log is None:
-        return await run_steps_async(steps(resolution, registry), session.fetchrow)
+        return await run_steps_async(steps(resolution, registry), session.fetchrow, session.compute)
     with watched(session, "resolve"):
-        resolved = await run_steps_async(steps(resolution, registry), session.fetchrow)
-        session.log.note([_line(await session.fetchval(NOW), resolved)])
+        resolved = await run_steps_async(steps(resolution, registry), session.fetchrow, session.compute)
+        if not isinstance(resolved.decision, Ignore):
+            session.log.note([_line(await session.fetchval(NOW), resolved)])
     return resolved
 
 
@@ -317,7 +342,7 @@ async def resolve_alone(session: Statements, registry: Registry, resolution: Res
     Raises:
         CallbackNotFound, FollowUpError: nothing was changed.
     """
-    if session.log is not None:
+    if session.log is not None or resolution.asked is not None:
         async with session.transaction():
             return await resolve(session, registry, resolution)
     followed = [f"{outcome}:{kind}" for outcome, kind in registry.follow_ups]

@@ -24,6 +24,8 @@ from awa_actors.config import DatabaseSettings
 from awa_actors.errors import UsageError
 from awa_actors.registry import Registry
 from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
+from awa_actors.store.resolve_together import complete_together
+from awa_actors.web.gathered import Answer, Gathered
 from awa_actors.web.service import (
     ACTIONS,
     BODY_LIMIT,
@@ -124,11 +126,15 @@ class _Source:
     def on(self, client: Client) -> Resolver:
         """Resolve on a client's pool."""
 
-        async def resolve(resolution: Resolution) -> Resolved:
+        async def alone(resolution: Resolution) -> Resolved:
             async with client.pool.acquire() as session:
                 return await resolve_alone(session, self.registry, resolution)
 
-        return resolve
+        async def together(resolutions: Sequence[Resolution]) -> list[Answer]:
+            async with client.pool.acquire() as session:
+                return await complete_together(session, self.registry, resolutions)
+
+        return Gathered(alone, together).resolve
 
     def on_asyncio(self) -> AsyncioPool:
         """A pool that opens its connections at the first use."""
@@ -146,7 +152,7 @@ class _Source:
             return
         pool = self.on_asyncio()
         try:
-            yield pool.resolve
+            yield Gathered(pool.resolve, pool.resolve_together).resolve
         finally:
             await pool.close()
 
@@ -203,7 +209,8 @@ class _Endpoint:
             # No lifespan ran: another app mounts this one.
             if trio.lowlevel.in_trio_run():
                 raise UsageError("a callback_app that is mounted on Trio needs an open client instead of a URL")
-            self.resolve = self.source.on_asyncio().resolve
+            pool = self.source.on_asyncio()
+            self.resolve = Gathered(pool.resolve, pool.resolve_together).resolve
         return self.resolve
 
     async def _body(self, headers: dict[str, str], receive: Any) -> bytes:

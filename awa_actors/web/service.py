@@ -28,10 +28,12 @@ from awa_actors.errors import (
     ValidationError,
 )
 from awa_actors.store import resolve as resolutions
+from awa_actors.store.decided import outcome_of
 from awa_actors.store.resolve import Resolution, Resolved
 from awa_actors.web import signing
 
-ACTIONS = frozenset({"complete", "fail", "heartbeat", "resume", "retry"})
+ACTIONS = frozenset({"complete", "fail", "heartbeat", "resolve", "resume", "retry"})
+DEFAULT_ACTIONS = ("complete", "fail", "ignore")
 BODY_LIMIT = 1_048_576
 HEARTBEAT_SECONDS = 3600.0
 SOON, LATER = "1", "5"
@@ -195,6 +197,11 @@ class CallbackService:
                 return resolutions.complete(callback_id, body.get("payload"), limit=self.body_limit)
             case "resume":
                 return resolutions.resume(callback_id, body.get("payload"), limit=self.body_limit)
+            case "resolve":
+                default = body.get("default_action", "ignore")
+                if default not in DEFAULT_ACTIONS:
+                    raise ValidationError("must be complete, fail or ignore", "$.default_action")
+                return resolutions.by_expressions(callback_id, body.get("payload"), default, limit=self.body_limit)
             case "fail":
                 if not isinstance(body.get("error"), str):
                     raise ValidationError("must be text: why the job failed", "$.error")
@@ -247,7 +254,11 @@ def _no_constant(name: str) -> Any:
 
 
 def _done(resolved: Resolved) -> Reply:
-    return Reply(200, {"id": resolved.job.id, "state": resolved.job.state.value})
+    body: dict[str, Any] = {"id": resolved.job.id, "state": resolved.job.state.value}
+    if resolved.decision is not None:
+        told = outcome_of(resolved)
+        body |= {"outcome": told.outcome} | ({} if told.reason is None else {"reason": told.reason})
+    return Reply(200, body)
 
 
 _CONNECTION_ERRORS = frozenset({"InterfaceError", "InternalClientError", "OperationalError"})

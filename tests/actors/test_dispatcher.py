@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 from at_work import LIMIT
 
 from awa_actors.actors import dispatcher as module
@@ -24,6 +25,8 @@ class Store:
     jobs: list[int] = attrs.field(factory=list)
     failures: list[Exception] = attrs.field(factory=list)
     claims: int = 0
+    most: int = 1000
+    hints: list[int] = attrs.field(factory=list)
     settled: list[int] = attrs.field(factory=list)
     leased: list[tuple[int, int]] = attrs.field(factory=list)
 
@@ -32,10 +35,11 @@ class Store:
         self.claims += 1
         if self.failures:
             raise self.failures.pop(0)
-        taken, self.jobs = self.jobs[:limit], self.jobs[limit:]
+        full = min(limit, self.most)
+        taken, self.jobs = self.jobs[:full], self.jobs[full:]
         now = dt.datetime.now(dt.UTC)
         rows = [Claimed(n, 1, 0, 1, 25, 2, "work", "{}", now, None, None, None) for n in taken]
-        return Claim(rows, [], now, instance=instance)
+        return Claim(rows, self.hints, now, len(rows) == full, instance=instance)
 
     async def held(self, session: Any, instance: uuid.UUID, queue: str) -> list[tuple[int, int]]:
         await trio.lowlevel.checkpoint()
@@ -113,6 +117,31 @@ async def test_no_more_are_started_than_there_are_permits(store: Store, crew: Cr
     assert store.claims == 1
     crew.started[0]()
     await holds(lambda: len(crew.started) == 4)
+    dispatcher.stop()
+
+
+async def test_a_claim_that_is_bounded_by_bytes_is_followed_by_the_next_one_at_once(
+    store: Store, crew: Crew, nursery: trio.Nursery
+) -> None:
+    store.jobs, store.most = list(range(7)), 2
+    dispatcher = dispatching(crew, 10)
+    await nursery.start(dispatcher.run)
+    await holds(lambda: len(crew.started) == 7)
+    dispatcher.stop()
+
+
+async def test_one_look_finds_a_lone_job(store: Store, crew: Crew, nursery: trio.Nursery) -> None:
+    store.jobs, store.hints = [1], [7]
+    dispatcher = dispatching(crew, 10)
+    await nursery.start(dispatcher.run)
+    await holds(lambda: len(crew.started) == 1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert store.claims == 1
+    store.jobs = [2]
+    dispatcher.wake()
+    await holds(lambda: len(crew.started) == 2)
+    await trio.testing.wait_all_tasks_blocked()
+    assert store.claims == 2
     dispatcher.stop()
 
 

@@ -31,6 +31,17 @@ BUSY = awa.MaintenanceSettings(
 )
 
 
+STRANDED = """
+WITH jobs AS MATERIALIZED (SELECT nextval('awa.job_id_seq') AS id FROM generate_series(1, $1)), bodied AS (
+    INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args)
+    SELECT awa_queue.current_slot('segments'), 2, 25, 0, id, clock_timestamp(), 'mail', 'mail', '{}' FROM jobs)
+INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at)
+SELECT awa_queue.current_slot('leases'), awa_queue.current_slot('segments'), 1, false, id, 1, gen_random_uuid(), now()
+FROM jobs
+"""
+"""Attempts of instances that nobody knows."""
+
+
 @attrs.frozen
 class Mail:
     queue = "mail"
@@ -109,6 +120,17 @@ class Broken:
         if self.broken:
             raise TransientStoreError("the disk is full")
         return StepReport()
+
+
+@pytest.mark.slow
+async def test_a_mass_failure_is_rescued_in_one_sweep_however_large(database: str) -> None:
+    async with awa.open_client(database) as client, client.pool.acquire() as session:
+        await session.execute(STRANDED, 5_000)
+    # Far longer than anybody waits here: what comes back does so without a second sweep.
+    settings = awa.MaintenanceSettings(rescue_interval=600.0, batch=500)
+    async with leading(database, settings) as (client, _):
+        await until(partial(ask, client, "SELECT NOT EXISTS (SELECT FROM awa_queue.leases)"), 3 * LIMIT)
+        assert await ask(client, "SELECT count(*) FROM awa.jobs WHERE rescues = 1 AND attempt = 0") == 5_000
 
 
 @pytest.mark.parametrize("name", ["promote", "rescue"])

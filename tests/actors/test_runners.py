@@ -25,6 +25,7 @@ class Errand:
     scope: trio.CancelScope | None = None
     keeps_scope: bool = False
     given_up: bool = False
+    waited: bool = False
 
     def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, Any]:
         return self._run(scope)
@@ -38,8 +39,14 @@ class Errand:
         except ValueError as error:
             return error
 
+    def waits(self) -> None:
+        self.waited = True
+
     def damaged(self, error: RuntimeError) -> Any:
         return error
+
+    def finish_nowait(self, outcome: Any) -> bool:
+        return False
 
     async def finish(self, outcome: Any) -> None:
         self.outcome = outcome
@@ -62,6 +69,7 @@ async def test_handlers_that_never_wait_share_a_task_and_a_scope() -> None:
     assert [errand.outcome for errand in errands] == ["done"] * 10
     assert len({errand.task for errand in errands}) == 1
     assert len({errand.scope for errand in errands}) == 1
+    assert not any(errand.waited for errand in errands)
 
 
 async def test_handlers_that_wait_run_at_once_each_in_its_own_task_and_scope() -> None:
@@ -74,6 +82,7 @@ async def test_handlers_that_wait_run_at_once_each_in_its_own_task_and_scope() -
         await trio.testing.wait_all_tasks_blocked()
         assert len({errand.task for errand in errands}) == 5
         assert len({errand.scope for errand in errands}) == 5
+        assert all(errand.waited for errand in errands)
         release.set()
     assert all(errand.ended.is_set() for errand in errands)
 

@@ -42,6 +42,8 @@ async def test_what_is_previewed_is_what_is_changed(client: awa.Client) -> None:
     done = await client.admin.batches.show(submitted.id)
     assert (done.state, done.processed, done.share, done.has_ended) == ("completed", 3, 1, True)
     assert {await queue_of(client, job) for job in payments} == {("slow", 4)}
+    summary = (await client.admin.dump(payments[0].id))["summary"]
+    assert (summary["original_queue"], summary["original_priority"]) == ("default", 2)
     assert await queue_of(client, invoice) == ("default", 2)
 
 

@@ -53,6 +53,20 @@ async def test_a_running_job_that_holds_no_claim_is_found_by_its_key(client: awa
     assert row.id == job.id
 
 
+async def test_a_key_is_cancelled_with_the_callers_transaction_or_not_at_all(client: awa.Client) -> None:
+    job = await client.insert(Payment(1), BY_ARGS)
+    with suppress(LookupError):
+        async with client.transaction() as tx:
+            assert await tx.cancel_by_key("payment", args=Payment(1)) is not None
+            raise LookupError
+    assert (await client.admin.job(job.id)).state is JobState.AVAILABLE
+    async with client.transaction() as tx:
+        assert await tx.cancel_by_key("payment", args=Payment(1), reason="sold out") is not None
+        assert await tx.cancel_by_key("payment", args=Payment(1)) is None
+    row = await client.admin.job(job.id)
+    assert (row.state, row.errors[-1]["error"]) == (JobState.CANCELLED, "cancelled: sold out")
+
+
 @pytest.mark.parametrize("wrong", [{}, {"kind": "payment", "key": "k"}])
 async def test_a_key_is_either_derived_or_given(client: awa.Client, wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="either the kind"):

@@ -30,6 +30,12 @@ def test_a_job_and_its_runs_are_dumped_as_json(database: str) -> None:
     one_line(answer.err, "nothing is known of attempt 2")
 
 
+def test_what_happened_to_a_job_is_shown_in_the_order_it_happened(database: str) -> None:
+    lines = awa("job", "show", str(one_failed(database)), url=database).out.splitlines()
+    happened = [line[20:].strip() for line in lines if line[19:22] == "Z  "]
+    assert [what.partition(" by ")[0] for what in happened] == ["inserted", "attempt 1 started", "attempt 1 failed"]
+
+
 def test_failed_jobs_run_again(database: str) -> None:
     one_failed(database)
     assert awa("job", "retry-failed", "--kind", "other", url=database).out == "0 retried\n"

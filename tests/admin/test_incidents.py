@@ -1,11 +1,14 @@
 """Ten incidents of real deployments, each made for real: the doctor names it in one line, as an operator runs it."""
 
 import contextvars
+import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,11 +18,12 @@ import trio
 from at_work import until
 from command_line import Answer, awa, running
 from freezing_proxy import freezing_proxy
-from postgres_servers import Server
+from postgres_servers import FAST, MEMORY, Server, version_under_test
 from transaction_pooler import transaction_pooler
 
 import awa_actors
 from awa_actors.config import DatabaseSettings, MaintenanceSettings
+from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.testing import abandon_one, expire_instance_and_tick, work_all
 
 QUICK = MaintenanceSettings(rescue_interval=0.05, refresh_interval=0.1, lane_failures=10_000)
@@ -119,7 +123,6 @@ async def test_of_a_healthy_system_nothing_is_said(database: str, handler: Handl
 
         async def well() -> bool:
             answer = await doctor(database)
-            print(answer.out)
             return answer.status == 0 and {status for status, _ in lines(answer).values()} == {"ok"}
 
         await until(well, 20.0)
@@ -145,14 +148,23 @@ async def test_a_paused_queue(database: str) -> None:
 
 @pytest.mark.slow
 async def test_a_wedged_sweep(database: str, handler: Handler) -> None:
-    async with at_work(database, handler, lock_timeout=0.2):
+    async with at_work(database, handler, lock_timeout=0.1) as client:
         with psycopg.connect(database) as blocker:
             blocker.execute("LOCK TABLE awa_queue.leases IN ACCESS EXCLUSIVE MODE")
-            pid = f"server process {blocker.info.backend_pid}"
+
+            async def wedged() -> bool:
+                (here,) = await client.admin.instances()
+                return not here.lanes.get("rescue", {"healthy": True})["healthy"]
+
+            await until(wedged)
             answer = await names(database, "lanes", "problem", "lane rescue is wedged", "lock timeout")
             # Who is in the way is named from the locks that are there now, and what cannot be looked at hides nothing.
-            assert len(lines(answer)) > 20
-            await names(database, "locks", "problem", pid, "idle in transaction", "pg_terminate_backend")
+            status, line = lines(answer)["locks"]
+            assert status == "problem"
+            assert f"server process {blocker.info.backend_pid}" in line
+            assert "idle in transaction" in line
+            assert "pg_terminate_backend" in line
+            assert lines(answer)["storage"][0] == "ok"
             blocker.rollback()
 
 
@@ -259,3 +271,31 @@ async def test_a_restored_dump_without_its_sequences(
     highest = max(job.id for job in jobs)
     answer = await names(empty_database, "copy", "problem", "restored without its sequences", f"jobs up to {highest}")
     assert "1 attempts belong to processes that are unknown here" in lines(answer)["copy"][1]
+
+
+@pytest.fixture
+def private() -> Iterator[PrivatePostgres]:
+    """A server of its own that takes prepared transactions, which servers do not unless told."""
+    with tempfile.TemporaryDirectory(
+        prefix="awa-prepared-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None
+    ) as home:
+        # For the account that a server of root's runs as.
+        Path(home).chmod(0o711)
+        settings = {**FAST, "max_prepared_transactions": "2"}
+        yield PrivatePostgres(Path(home), version=version_under_test(), settings=settings)
+
+
+@pytest.mark.slow
+async def test_a_prepared_transaction_that_nobody_ended(private: PrivatePostgres) -> None:
+    """By its name: it has no server process."""
+    async with awa_actors.open_client(private) as client:
+        await client.migrate()
+        url = client.pool.url
+        assert url is not None
+        with psycopg.connect(url, autocommit=True) as forgetful:
+            forgetful.execute("BEGIN")
+            forgetful.execute("SELECT awa.insert_job('parcel')")
+            forgetful.execute("PREPARE TRANSACTION 'on holiday'")
+            answer = await names(url, "rings", "warning", "prepared transaction on holiday", "locks awa_queue.bodies_0")
+            assert "ROLLBACK PREPARED 'on holiday'" in lines(answer)["horizon"][1]
+            forgetful.execute("ROLLBACK PREPARED 'on holiday'")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
-from bench_meters import Meters
+from bench_meters import Meters, Table
 
 import awa_actors as awa
 
@@ -25,6 +25,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--peers", action="store_true", help="run the peer benchmark as well")
     parser.addoption("--jobs", type=int, default=20_000, help="jobs per measurement")
     parser.addoption("--repeats", type=int, default=3, help="measurements per figure")
+    parser.addoption("--seconds", type=float, default=10.0, help="length of a measurement at a steady rate")
+    parser.addoption("--pinned", type=float, default=30.0, help="seconds for which the horizon is pinned; 600 is meant")
+    parser.addoption("--stored", type=int, default=200_000, help="jobs beside a drain; 1000000 is meant")
+    parser.addoption("--memory", type=int, default=20_000, help="jobs before memory is read; a tenth of all")
+
+
+@pytest.fixture(scope="session")
+def table() -> Iterator[Table]:
+    """Where every benchmark puts its row."""
+    table = Table()
+    yield table
+    if table.rows:
+        print(f"\n\n{table.markdown()}\n")
 
 
 @pytest.fixture(scope="session")

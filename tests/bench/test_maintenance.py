@@ -2,10 +2,12 @@
 
 import datetime as dt
 import time
+from functools import partial
 from typing import ClassVar
 
 import attrs
 import trio
+from at_work import ask, until
 from bench_meters import Meters, server_cpu
 
 import awa_actors as awa
@@ -19,6 +21,16 @@ INSERT INTO awa_queue.deferred_jobs (job_id, kind, queue, state, args, priority,
 SELECT nextval('awa.job_id_seq'), 'noop', 'bench', 'scheduled', '{{"i": 1}}', 2, 25,
        clock_timestamp() + interval '{delay}' + n * interval '1 millisecond', clock_timestamp()
 FROM generate_series(1, {jobs}) n
+"""
+
+
+_STRAND = """
+WITH jobs AS MATERIALIZED (SELECT nextval('awa.job_id_seq') AS id FROM generate_series(1, {jobs})), bodied AS (
+    INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args)
+    SELECT awa_queue.current_slot('segments'), 2, 25, 0, id, clock_timestamp(), 'noop', 'bench', '{{}}' FROM jobs)
+INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at)
+SELECT awa_queue.current_slot('leases'), awa_queue.current_slot('segments'), 1, false, id, 1, gen_random_uuid(), now()
+FROM jobs
 """
 
 
@@ -68,6 +80,24 @@ def test_promotion_latency_beside_a_million_future_jobs(meters: Meters, durable_
     assert len(late) == 400
     p50, p99 = late[200] * 1e3, late[395] * 1e3
     print(f"\n\npromotion latency beside {FUTURE:,} future jobs: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+
+
+async def _rescue_all(url: str, interval: float) -> float:
+    settings = awa.MaintenanceSettings(rescue_interval=interval)
+    async with awa.open_client(url) as client, trio.open_nursery() as nursery:
+        maintenance: awa.Maintenance = await nursery.start(partial(client.run_maintenance, settings=settings))
+        await maintenance.wait_leader()
+        began = trio.current_time()
+        await until(partial(ask, client, "SELECT NOT EXISTS (SELECT FROM awa_queue.leases)"), 60.0)
+        took = trio.current_time() - began
+        nursery.cancel_scope.cancel()
+    return took
+
+
+def test_a_mass_failure_of_attempts(meters: Meters, durable_server: tuple[str, int]) -> None:
+    meters._connection.execute(_STRAND.format(jobs=DUE).encode())
+    took = trio.run(_rescue_all, durable_server[0], 5.0)
+    print(f"\n\n{DUE:,} attempts of dead instances are back after {took:.1f} s, {DUE / took:,.0f}/s")
 
 
 async def _idle(url: str, meters: Meters, pid: int, seconds: float) -> tuple[float, float]:

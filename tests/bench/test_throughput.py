@@ -7,7 +7,7 @@ from typing import ClassVar
 import attrs
 import pytest
 import trio
-from bench_meters import Meters, Reading
+from bench_meters import Meters, Reading, Table
 
 import awa_actors as awa
 
@@ -78,7 +78,7 @@ async def _drain(url: str, meters: Meters, jobs: int) -> Reading:
 
 
 def test_drain_beside_the_prototype(
-    meters: Meters, durable_server: tuple[str, int], request: pytest.FixtureRequest
+    meters: Meters, durable_server: tuple[str, int], request: pytest.FixtureRequest, table: Table
 ) -> None:
     url, jobs = durable_server[0], request.config.getoption("--jobs")
     inserts, drains = [], []
@@ -100,4 +100,12 @@ def test_drain_beside_the_prototype(
             "prototype, enqueue + drain": PROTOTYPE,
         },
     )
+    for name, row, target in (
+        ("bulk enqueue", insert, "≥ 2 × the fastest peer's COPY"),
+        ("single enqueue", single, "≥ the fastest peer"),
+        ("drain", drain, "≥ 2 × the fastest peer; ≤ 25 / ≤ 25 µs"),
+    ):
+        figures = "{jobs_per_second:,.0f} jobs/s; client {client_us:.0f} µs, server {server_us:.0f} µs of CPU per job"
+        table.row(name, figures.format(**row), target)
+    table.row("WAL per job, insert to completion", f"{whole['wal_bytes']:,.0f} bytes", "≤ 1,000")
     assert drain["jobs_per_second"] > 0

@@ -63,6 +63,21 @@ def test_a_resolution_and_its_follow_ups_are_seen_when_the_caller_commits_and_no
     assert (state(observer, job), nexts(observer)) == ("completed", ["completed {'a': [1]}"])
 
 
+def test_expressions_decide_in_the_callers_transaction(
+    producer: Producer, observer: Connection, job: CallbackJob
+) -> None:
+    pytest.importorskip("cel")
+    rules = '{"on_complete": "payload.ok", "transform": "payload.n + 1"}'
+    observer.execute("UPDATE awa_queue.callbacks SET cel = %s WHERE callback_id = %s", [rules, job.callback_id])
+    ignored = producer.bridge("resolve_external", job.callback_id, {"ok": False})
+    assert (ignored.outcome, ignored.job.state) == ("ignored", awa.JobState.WAITING_EXTERNAL)
+    done = producer.bridge("resolve_external", job.callback_id, {"ok": True, "n": 1}, registry=following())
+    assert (done.outcome, done.payload) == ("completed", 2)
+    assert (state(observer, job), nexts(observer)) == ("waiting_external", [])
+    producer.commit()
+    assert (state(observer, job), nexts(observer)) == ("completed", ["completed 2"])
+
+
 def test_a_resolution_is_rolled_back_with_the_caller(
     producer: Producer, observer: Connection, job: CallbackJob
 ) -> None:

@@ -180,6 +180,17 @@ async def test_nobody_answers_a_parked_job_so_it_is_tried_again_and_then_fails(d
         assert row.dlq_reason == "callback_timeout"
 
 
+async def test_a_job_that_the_outside_world_fails_is_a_dead_letter_where_the_queue_keeps_them(database: str) -> None:
+    office = parking()
+    async with working(database, office.registry) as (client, _):
+        await client.admin.dead_letters.set_policy("default", enabled=True)
+        job = await client.insert(Errand())
+        await becomes(client, job.id, JobState.WAITING_EXTERNAL)
+        await client.fail_external(await office.next_id(), "no such account")
+        letter = await client.admin.dead_letters.show(job.id)
+    assert (letter.reason, letter.job.errors[-1]["error"]) == ("external_fail", "no such account")
+
+
 async def test_a_heartbeat_puts_the_expiry_off(database: str) -> None:
     office = parking(expires_in=0.3)
     async with working(database, office.registry, maintenance=QUICK_SWEEPS) as (client, _):

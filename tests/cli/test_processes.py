@@ -1,5 +1,6 @@
 """Real processes: how a role starts, works and ends."""
 
+import os
 import signal
 import socket
 import urllib.error
@@ -33,6 +34,14 @@ from shop_at_work import registry
 os.kill(os.getpid(), signal.SIGTERM)
 """
 """The same, asked to end while it is being imported: no event loop runs yet."""
+
+
+PINGING = """
+import awa_actors as awa
+registry = awa.Registry()
+registry.http_worker("ping", "http://127.0.0.1:{port}/", mode="sync")
+"""
+"""An application whose jobs are requests."""
 
 
 @pytest.fixture
@@ -191,6 +200,34 @@ def test_maintenance_with_an_app_is_not_pool_only_and_still_runs_nothing(databas
         maintenance.signal(signal.SIGINT)
         assert maintenance.ends() == 0
     assert [row(database, job).run_lease for job in (ready, due)] == [0, 0]
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses that a process listens at."""
+    sockets = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    rows = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()
+    ]
+    return {fields[1] for fields in rows if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets}
+
+
+def test_maintenance_sends_no_requests_serves_none_and_declares_nothing(database: str, tmp_path: Path) -> None:
+    pytest.importorskip("httpx2")
+    with socket.create_server(("127.0.0.1", 0)) as function:
+        (tmp_path / "pinging.py").write_text(PINGING.format(port=function.getsockname()[1]))
+        due = int(str(query(database, "SELECT id FROM awa.insert_job('ping', '{}', '{\"delay\": 0.1}')")))
+        with running("--role", "maintenance", "--app", "pinging:registry", url=database, cwd=tmp_path) as maintenance:
+            maintenance.says("elected")
+            becomes(database, due, JobState.AVAILABLE)
+            assert listening(maintenance.pid) == set()
+            maintenance.signal()
+            assert maintenance.ends() == 0
+        function.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            function.accept()
+    assert row(database, due).run_lease == 0
+    declared = "SELECT (SELECT count(*) FROM awa.cron_schedules) + (SELECT count(*) FROM awa.descriptors)"
+    assert query(database, declared) == 0
 
 
 def test_a_leader_is_shown_and_asked_to_resign(database: str) -> None:

@@ -307,6 +307,7 @@ def test_a_crash_of_the_server_loses_nothing(
         plane.close()
 
 
+@pytest.mark.partial_log  # what is restored has a life that the log of its new database does not know
 def test_a_dump_under_load_is_a_queue_of_its_own(
     session_server: Server, database: str, tmp_path: Path, start: Callable[..., Worker], producer: Producer
 ) -> None:

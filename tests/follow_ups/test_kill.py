@@ -8,7 +8,7 @@ import pytest
 import trio
 from at_work import ask, becomes, until, working
 from follow_up_jobs import Notice, Signup, enqueued, strand
-from follow_up_victim import CALLER_ACTS, OUTCOME_OF, POINTS, WORKER_ACTS, outbox_registry, registry_for
+from follow_up_victim import CALLER_ACTS, OUTCOME_OF, POINTS, WORKER_ACTS, registry_for, rescued_registry
 
 import awa_actors as awa
 from awa_actors.jobs import JobState
@@ -24,6 +24,9 @@ STATE = {
     "cancelled": JobState.CANCELLED,
     "waiting_for_callback": JobState.WAITING_EXTERNAL,
 }
+
+MORE: dict[str, tuple[str | None, ...]] = {"fail_external": ("no",), "resolve_external": (None, "complete")}
+"""What a resolution needs beside the callback."""
 
 
 async def kill(url: str, act: str, point: str) -> None:
@@ -80,9 +83,10 @@ async def test_a_caller_killed_on_the_way_leaves_both_or_neither(database: str, 
     outcome = OUTCOME_OF[act]
     # retry_external makes the job available, which nothing here claims.
     state = JobState.AVAILABLE if act == "retry_external" else STATE[outcome]
-    async with working(database, registry_for("waiting_for_callback" if act != "cancel" else "retried")) as (client, _):
+    waits = act not in ("cancel", "drain")
+    async with working(database, registry_for("waiting_for_callback" if waits else "retried")) as (client, _):
         job = await client.insert(Signup(1))
-        await becomes(client, job.id, JobState.RETRYABLE if act == "cancel" else JobState.WAITING_EXTERNAL)
+        await becomes(client, job.id, JobState.WAITING_EXTERNAL if waits else JobState.RETRYABLE)
         (first,) = await enqueued(client, "notice")
     async with awa.open_client(database, registry=registry_for(act)) as client:
         async with client.transaction() as tx:
@@ -93,10 +97,13 @@ async def test_a_caller_killed_on_the_way_leaves_both_or_neither(database: str, 
         assert await agree(client, job.id, state) == (point == "after the commit")
         if point != "after the commit":
             # Nothing was changed: the same call succeeds now.
-            if act == "cancel":
-                await client.admin.cancel(job.id)
-            else:
-                await getattr(client, act)(callback, *(["no"] if act == "fail_external" else []))
+            match act:
+                case "cancel":
+                    await client.admin.cancel(job.id)
+                case "drain":
+                    await client.admin.drain_queue("signup")
+                case _:
+                    await getattr(client, act)(callback, *MORE.get(act, ()))
             assert await agree(client, job.id, state)
 
 
@@ -105,7 +112,7 @@ async def test_a_killed_drain_of_the_outbox_enqueues_once_in_the_end(
     database: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("awa_actors.actors.rescued_follow_ups.OUTBOX_INTERVAL", 0.05)
-    async with awa.open_client(database, registry=outbox_registry()) as client:
+    async with awa.open_client(database, registry=rescued_registry("outbox")) as client:
         await client.tick()
         (job_id,) = await strand(client, Signup(1))
         await kill(database, "outbox", point)
@@ -118,6 +125,16 @@ async def test_a_killed_drain_of_the_outbox_enqueues_once_in_the_end(
         (notice,) = await enqueued(client, "notice")
         assert notice.metadata["awa:follow_up_of"] == job_id
         assert await client.admin.follow_up_outbox() == []
+
+
+async def test_a_kill_between_a_rescue_and_its_best_effort_costs_the_follow_up_and_never_the_rescue(
+    database: str,
+) -> None:
+    async with awa.open_client(database) as client:
+        (job_id,) = await strand(client, Signup(1))
+        await kill(database, "best_effort", "before the insert")
+        assert (await client.admin.job(job_id)).rescues == 1, "the rescue stands"
+        assert await enqueued(client, "notice") == []
 
 
 EXITS = """

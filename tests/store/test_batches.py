@@ -1,11 +1,15 @@
 """Batch operations step by step: bounded, repeatable, stopped at any step, and nobody is touched who was not meant."""
 
 import json
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
-from queue_plane import Plane, blocked
+from queue_plane import DEADLINE, Plane, blocked
 
 SUBMIT = (
     "INSERT INTO awa.batch_operations (op_kind, filter, spec, from_id, cursor, upto_id)"
@@ -188,7 +192,7 @@ def test_one_job_that_cannot_be_changed_is_named_and_stops_nobody(plane: Plane) 
         " $$ BEGIN RAISE EXCEPTION 'no room for %', NEW.job_id USING ERRCODE = 'check_violation'; END $$"
     )
     plane.rows(
-        "CREATE TRIGGER refuse BEFORE INSERT ON awa_queue.bodies_0 FOR EACH ROW"
+        "CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON awa_queue.bodies_0 FOR EACH ROW"
         f" WHEN (NEW.job_id = {int(poison)} AND NEW.queue = 'b') EXECUTE FUNCTION refuse()"
     )
     op = submit(plane, {"queue": "a"}, queue="b")
@@ -227,3 +231,95 @@ def test_the_workers_of_the_other_queue_are_woken(plane: Plane, other: Plane) ->
     submit(plane, {"queue": "a"}, queue="b")
     run(plane)
     assert [notice.channel for notice in other.connection.notifies(timeout=5.0, stop_after=1)] == ["awa:b"]
+
+
+CANONICAL_JOB = """
+INSERT INTO awa.jobs_hot (job_id, kind, queue, state, args, priority, max_attempts, run_at, created_at, pos, ready_at)
+VALUES (nextval('awa.job_id_seq'), 'email', 'old', 'available', '{}', 2, 25, now(), now(), 7, now()) RETURNING job_id
+"""
+CANONICAL_LATER = """
+INSERT INTO awa.scheduled_jobs (job_id, kind, queue, state, args, priority, max_attempts, run_at, created_at)
+VALUES (nextval('awa.job_id_seq'), 'email', 'old', 'scheduled', '{}', 2, 25, now(), now()) RETURNING job_id
+"""
+
+
+def test_jobs_of_the_canonical_plane_are_changed_too(plane: Plane) -> None:
+    waiting = [plane.value(CANONICAL_JOB) for _ in range(3)]
+    running = plane.value(CANONICAL_JOB)
+    plane.rows("UPDATE awa.jobs_hot SET state = 'running' WHERE job_id = %s", running)
+    later, (here,) = plane.value(CANONICAL_LATER), plane.insert(1, "old")
+    submit(plane, {"queue": "old", "kind": "email"}, queue="new", priority=4)
+    assert sum(run(plane, 2)) == 5
+    told = "SELECT queue, priority, pos, metadata FROM awa.jobs_hot WHERE job_id = %s"
+    for job_id in waiting:
+        assert plane.row(told, job_id) == {
+            "queue": "new",
+            "priority": 4,
+            "pos": 7,
+            "metadata": {"_awa_original_queue": "old", "_awa_original_priority": 2},
+        }
+    assert plane.row(told, running)["queue"] == "old"
+    assert plane.value("SELECT queue FROM awa.scheduled_jobs WHERE job_id = %s", later) == "new"
+    assert plane.claim(1, "new").ids == [here]
+
+
+@pytest.mark.slow
+def test_jobs_that_move_while_they_are_claimed_each_run_once(sessions: Callable[[], Plane]) -> None:
+    """Movers, claimers, promotion and carrying of bodies at the same jobs: every job ends once, wherever it was."""
+    looker, jobs = sessions(), 300
+    ids = [
+        job for n in range(jobs // 20) for job in (*looker.insert(19, "ab"[n % 2]), looker.job(queue="a", delay=0.2))
+    ]
+    done: list[int] = []
+    errors: list[BaseException] = []
+    lock, over = threading.Lock(), threading.Event()
+
+    def until_over(step: Callable[[Plane, random.Random], None], seed: int) -> threading.Thread:
+        plane, dice = sessions(), random.Random(seed)
+        plane.rows("SET lock_timeout = '10s'")
+
+        def run() -> None:
+            try:
+                while not over.is_set():
+                    with suppress(psycopg.errors.DeadlockDetected):
+                        step(plane, dice)
+            except BaseException as error:
+                errors.append(error)
+                over.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def move(plane: Plane, dice: random.Random) -> None:
+        page = sorted(dice.sample(ids, 50))
+        change = "SELECT changed FROM awa_queue.change_each(%s::bigint[], %s, %s::smallint)"
+        plane.rows(change, page, dice.choice("ab"), dice.randint(1, 4))
+
+    def work(plane: Plane, dice: random.Random) -> None:
+        attempts = plane.claim(5, dice.choice("ab")).attempts
+        back = attempts[: dice.randint(0, 2)]
+        for attempt in back:
+            plane.retry(attempt)
+        completed = plane.complete([attempt for attempt in attempts if attempt not in back])
+        with lock:
+            done.extend(completed)
+            if len(done) >= jobs:
+                over.set()
+
+    def maintain(plane: Plane, dice: random.Random) -> None:
+        plane.promote(50)
+        plane.turn("ready")
+        plane.turn("segments")
+        for slot in range(8):
+            plane.rows("SELECT awa_queue.carry_bodies(%s, 20)", slot)
+        plane.rows("SELECT pg_sleep(0.01)")
+
+    threads = [until_over(step, seed) for seed, step in enumerate((move, move, work, work, maintain))]
+    over.wait(60)
+    over.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert not errors, errors[0]
+    assert sorted(done) == sorted(ids)
+    assert looker.rows("SELECT * FROM awa.jobs WHERE state <> 'completed'") == []

@@ -29,6 +29,11 @@ BODIES = """
 SELECT n.nspname || '.' || p.proname, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname IN ('awa', 'awa_queue')
 """
+VIEWS = """
+SELECT n.nspname || '.' || c.relname, pg_get_viewdef(c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname IN ('awa', 'awa_queue') AND c.relkind = 'v'
+"""
 ACCESS = re.compile(r"\b(INSERT INTO|DELETE FROM|UPDATE|FROM|JOIN|USING)\s+(awa(?:_queue)?\.\w+)")
 LETTER = {"INSERT INTO": "a", "DELETE FROM": "d", "UPDATE": "w", "FROM": "r", "JOIN": "r", "USING": "r"}
 HELD = """
@@ -78,8 +83,8 @@ def test_a_role_may_use_whatever_its_functions_use(database: str) -> None:
     for (kind, caller), who in acl.items():
         if kind != "routine":
             continue
-        used = {("routine", name, "X") for name in _calls(bodies[caller], set(bodies))}
-        for verb, name in ACCESS.findall(bodies[caller]):
+        used = {("routine", name, "X") for name in _calls(bodies.get(caller, ""), set(bodies))}
+        for verb, name in ACCESS.findall(bodies.get(caller, "")):
             if name not in bodies:
                 used.add(("sequence" if name.endswith("_seq") else "table", name, LETTER[verb]))
         lacking += [
@@ -87,6 +92,13 @@ def test_a_role_may_use_whatever_its_functions_use(database: str) -> None:
             for role in who
             for used_kind, name, letter in sorted(used)
             if letter not in acl.get((used_kind, name), {}).get(role, "")
+        ]
+    for name, definition in rows(database, VIEWS):
+        lacking += [
+            f"{role} reads {name}, which needs EXECUTE on {called}"
+            for called in _calls(definition, set(bodies))
+            for role in acl["table", name]
+            if role not in acl["routine", called]
         ]
     assert not lacking, "\n".join(lacking)
 

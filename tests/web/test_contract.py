@@ -13,6 +13,7 @@ import pytest
 from callback_jobs import CallbackJob, found, look, registered
 from callback_servers import BODY_LIMIT, FLAVOURS, SECRET, served
 from postgres_servers import Server
+from psycopg.types.json import Jsonb
 
 from awa_actors.web.signing import sign_id, sign_request
 
@@ -92,6 +93,55 @@ def test_the_older_signature_is_good_too(ingress: Ingress) -> None:
 def test_every_action_has_its_effect(ingress: Ingress, action: str, body: bytes, state: str) -> None:
     job = ingress.job()
     reply = ingress.send(job.callback_id, action, body)
+    assert (reply.status_code, reply.json()["state"]) == (200, state)
+
+
+EXPRESSIONS = {
+    "filter": "payload.kind == 'final'",
+    "on_fail": "payload.status == 'declined'",
+    "on_complete": "payload.status == 'paid'",
+    "transform": "{'amount': payload.amount}",
+}
+
+
+def test_the_callbacks_own_expressions_decide(ingress: Ingress) -> None:
+    pytest.importorskip("cel")
+    job, other = ingress.job(), ingress.job()
+    for one in (job, other):
+        ingress.database.execute(
+            "UPDATE awa_queue.callbacks SET cel = %s WHERE callback_id = %s", [Jsonb(EXPRESSIONS), one.callback_id]
+        )
+    reply = ingress.send(job.callback_id, "resolve", b'{"payload": {"kind": "draft"}, "default_action": "complete"}')
+    assert (reply.status_code, reply.json()) == (
+        200,
+        {
+            "id": job.job_id,
+            "state": "waiting_external",
+            "outcome": "ignored",
+            "reason": "the filter is false for this payload",
+        },
+    )
+    paid = b'{"payload": {"kind": "final", "status": "paid", "amount": 7}}'
+    reply = ingress.send(job.callback_id, "resolve", paid)
+    assert reply.json() == {"id": job.job_id, "state": "completed", "outcome": "completed"}
+    assert found(ingress.database, job.job_id)["result"] == {"amount": 7}
+    assert ingress.database.execute(
+        "SELECT count(*) FROM awa.jobs WHERE kind = 'next' AND metadata ->> 'awa:follow_up_of' = %s", [str(job.job_id)]
+    ).fetchone() == (1,)
+    assert ingress.send(job.callback_id, "resolve", paid).status_code == 404
+    reply = ingress.send(other.callback_id, "resolve", b'{"payload": {"kind": "final", "status": "declined"}}')
+    assert (reply.json()["state"], reply.json()["reason"]) == (
+        "failed",
+        f"callback matched on_fail: {EXPRESSIONS['on_fail']}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "state"), [("complete", "completed"), ("fail", "failed"), (None, "waiting_external")]
+)
+def test_a_default_decides_where_there_are_no_expressions(ingress: Ingress, default: str | None, state: str) -> None:
+    body = b"{}" if default is None else f'{{"default_action": "{default}"}}'.encode()
+    reply = ingress.send(ingress.job().callback_id, "resolve", body)
     assert (reply.status_code, reply.json()["state"]) == (200, state)
 
 

@@ -68,6 +68,7 @@ def raising(error: Exception) -> Any:
         ("fail", b'{"error": "no"}', (CALLBACK, "no")),
         ("heartbeat", b"", (CALLBACK, 3600.0)),
         ("heartbeat", b'{"timeout_seconds": 0.5}', (CALLBACK, 0.5)),
+        ("resolve", b'{"payload": 1, "default_action": "fail"}', (CALLBACK,)),
         ("retry", b"", (CALLBACK,)),
     ],
 )
@@ -90,6 +91,8 @@ def test_a_signed_request_is_understood(action: str, body: bytes, arguments: tup
         ("fail", b""),
         ("fail", b'{"error": 7}'),
         ("heartbeat", b'{"timeout_seconds": -1}'),
+        ("resolve", b'{"default_action": "guess"}'),
+        ("resolve", b'{"default_action": ["fail"]}'),
         ("heartbeat", b'{"timeout_seconds": "60"}'),
         ("heartbeat", b'{"timeout_seconds": true}'),
         ("heartbeat", b'{"timeout_seconds": Infinity}'),

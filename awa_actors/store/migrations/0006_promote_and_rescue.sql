@@ -163,11 +163,10 @@ BEGIN
                   OR get_bit((w.job).unique_states, 2) = get_bit((w.job).unique_states, 4))
         ), deleted AS (
             DELETE FROM awa_queue.leases x USING innocent n
-            WHERE x.lslot = n.lslot AND x.job_id = (n.job).job_id AND x.run_lease = (n.job).run_lease RETURNING x.job_id
+            WHERE x.lslot = n.lslot AND x.job_id = (n.job).job_id AND x.run_lease = (n.job).run_lease RETURNING n.job
         ), landed AS (
             INSERT INTO awa_queue.deferred_jobs
-            SELECT r.* FROM innocent n JOIN deleted d ON d.job_id = (n.job).job_id
-            CROSS JOIN LATERAL awa_queue.rescued(n.job, v_now) r
+            SELECT r.* FROM deleted d CROSS JOIN LATERAL awa_queue.rescued(d.job, v_now) r
             RETURNING *
         )
         SELECT array_agg(to_jsonb(d.*) || '{"rescue_reason": "stale_instance"}') INTO v_rows FROM landed d;

@@ -278,7 +278,7 @@ BEGIN
     RETURN awa_queue.resolved(j, l.state, 'completed');
 END $$;
 
--- The job fails for good. Never a dead letter: the outside world has decided, a replay could not change its mind.
+-- The job fails for good: the outside world has decided. On a queue that keeps dead letters it becomes one.
 CREATE FUNCTION awa.fail_external(p_callback uuid, p_error text DEFAULT 'failed by callback') RETURNS jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog AS $$
 DECLARE l awa_queue.leases := awa_queue.take_callback(p_callback); j awa_queue.deferred_jobs;
@@ -287,7 +287,7 @@ BEGIN
         RETURN NULL;
     END IF;
     j := awa_queue.settle_one(l.instance, jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'state', 'failed',
-        'terminal', true, 'error', coalesce(p_error, 'failed by callback')));
+        'terminal', true, 'reason', 'external_fail', 'error', coalesce(p_error, 'failed by callback')));
     RETURN awa_queue.resolved(j, l.state, CASE j.state WHEN 'failed' THEN 'exhausted' END);
 END $$;
 
@@ -421,5 +421,28 @@ BEGIN
             PERFORM awa_queue.tell_waiter(v.callback_id);
         END IF;
         RETURN NEXT awa_queue.rescue_one(l, v.why, p_bound, CASE v.why WHEN 'expired_callback' THEN awa_queue.backoff(l.attempt) ELSE 0 END);
+    END LOOP;
+END $$;
+
+-- Completions that arrived together, in one transaction and with one commit, each with its own answer. What one statement cannot
+-- settle alone (follow-ups, a lock that a stranger holds, a failure) is undone and said to be left: its caller resolves it by
+-- itself, as if it had come alone. In the order of job ids, as every batch that locks several jobs.
+CREATE FUNCTION awa_queue.complete_together(
+    p_callbacks uuid[], p_payloads text[], p_followed text[], OUT answers text[], OUT is_left boolean[]
+) LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off SET lock_timeout = '50ms' AS $$
+DECLARE i integer;
+BEGIN
+    answers := array_fill(NULL::text, ARRAY[cardinality(p_callbacks)]);
+    is_left := array_fill(false, ARRAY[cardinality(p_callbacks)]);
+    FOR i IN
+        SELECT t.place FROM unnest(p_callbacks) WITH ORDINALITY AS t (id, place)
+        LEFT JOIN LATERAL (SELECT c.job_id FROM awa_queue.callbacks c WHERE c.callback_id = t.id OFFSET 0) c ON true
+        ORDER BY c.job_id, t.place
+    LOOP
+        BEGIN
+            answers[i] := awa_queue.unless_followed(awa.complete_external(p_callbacks[i], p_payloads[i]::jsonb), p_followed)::text;
+        EXCEPTION WHEN OTHERS THEN
+            is_left[i] := true;
+        END;
     END LOOP;
 END $$;

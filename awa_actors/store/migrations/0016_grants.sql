@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     FOR v_table IN
         SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname IN ('awa', 'awa_queue') AND c.relkind IN ('r', 'p')
+        WHERE n.nspname IN ('awa', split_part('awa_queue.', '.', 1)) AND c.relkind IN ('r', 'p')
           AND NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'awa_by_grants')
         ORDER BY c.oid
     LOOP

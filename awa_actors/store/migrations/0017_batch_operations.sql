@@ -40,7 +40,8 @@ CREATE FUNCTION awa.waiting_page(
 ) LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_ids   bigint[];
+    v_met   bigint[];
+    v_all   bigint[];
     v_kind  text := p_filter ->> 'kind';
     v_queue text := p_filter ->> 'queue';
     v_tag   text := p_filter ->> 'tag';
@@ -48,27 +49,31 @@ DECLARE
     v_since timestamptz := p_filter ->> 'since';
     v_until timestamptz := p_filter ->> 'until';
 BEGIN
+    reached := p_upto;
     IF p_filter ? 'ids' THEN
-        SELECT array_agg(n.id ORDER BY n.id) INTO v_ids FROM (
-            SELECT DISTINCT e.id::bigint AS id FROM jsonb_array_elements_text(p_filter -> 'ids') AS e (id)
-            WHERE e.id::bigint > p_after AND e.id::bigint <= p_upto ORDER BY 1 LIMIT p_rows) n;
-        reached := CASE WHEN cardinality(v_ids) = p_rows THEN v_ids[p_rows] ELSE p_upto END;
+        v_all := ARRAY(SELECT DISTINCT e.id::bigint AS id FROM jsonb_array_elements_text(p_filter -> 'ids') AS e (id)
+                       WHERE e.id::bigint > p_after AND e.id::bigint <= p_upto ORDER BY id LIMIT p_rows);
+        reached := least(reached, v_all[p_rows]);
     ELSE
-        -- A place that gave as many rows as were asked for says nothing of what lies beyond its last one.
-        WITH met AS MATERIALIZED (
-            (SELECT 1 AS place, b.job_id FROM awa_queue.bodies b WHERE b.job_id > p_after AND b.job_id <= p_upto ORDER BY b.job_id LIMIT p_rows)
-            UNION ALL (SELECT 2, d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id > p_after AND d.job_id <= p_upto
-             ORDER BY d.job_id LIMIT p_rows)
-            UNION ALL (SELECT 3, h.job_id FROM awa.jobs_hot h WHERE h.job_id > p_after AND h.job_id <= p_upto ORDER BY h.job_id LIMIT p_rows)
-            UNION ALL (SELECT 4, s.job_id FROM awa.scheduled_jobs s WHERE s.job_id > p_after AND s.job_id <= p_upto
-             ORDER BY s.job_id LIMIT p_rows)
-        ), looked AS MATERIALIZED (
-            SELECT coalesce(min(f.last), p_upto) AS up_to
-            FROM (SELECT max(m.job_id) AS last FROM met m GROUP BY m.place HAVING count(*) = p_rows) f
-        )
-        SELECT l.up_to, ARRAY(SELECT DISTINCT m.job_id FROM met m WHERE m.job_id <= l.up_to) INTO reached, v_ids FROM looked l;
+        -- A place that gave as many rows as were asked for says nothing of what lies beyond its last one; without one this is NULL.
+        v_all := ARRAY(SELECT b.job_id FROM awa_queue.bodies b WHERE b.job_id > p_after AND b.job_id <= p_upto
+                       ORDER BY b.job_id LIMIT p_rows);
+        reached := least(reached, v_all[p_rows]);
+        v_met := ARRAY(SELECT d.job_id FROM awa_queue.deferred_jobs d WHERE d.job_id > p_after AND d.job_id <= p_upto
+                       ORDER BY d.job_id LIMIT p_rows);
+        reached := least(reached, v_met[p_rows]);
+        v_all := v_all || v_met;
+        v_met := ARRAY(SELECT h.job_id FROM awa.jobs_hot h WHERE h.job_id > p_after AND h.job_id <= p_upto
+                       ORDER BY h.job_id LIMIT p_rows);
+        reached := least(reached, v_met[p_rows]);
+        v_all := v_all || v_met;
+        v_met := ARRAY(SELECT s.job_id FROM awa.scheduled_jobs s WHERE s.job_id > p_after AND s.job_id <= p_upto
+                       ORDER BY s.job_id LIMIT p_rows);
+        reached := least(reached, v_met[p_rows]);
+        v_all := v_all || v_met;
+        v_all := ARRAY(SELECT DISTINCT i.id FROM unnest(v_all) AS i (id) WHERE i.id <= reached);
     END IF;
-    SELECT array_agg(i.id ORDER BY i.id) INTO ids FROM unnest(v_ids) AS i (id) CROSS JOIN LATERAL (
+    SELECT array_agg(i.id ORDER BY i.id) INTO ids FROM unnest(v_all) AS i (id) CROSS JOIN LATERAL (
         SELECT FROM (
             SELECT b.kind, b.queue, b.priority, b.tags, b.created_at, 'available'::awa.job_state AS state
             FROM awa_queue.bodies b WHERE b.job_id = i.id AND (
@@ -91,65 +96,117 @@ BEGIN
         LIMIT 1) found;
 END $$;
 
--- Change one waiting job, whichever plane it is in. It keeps its id, its age and its place among jobs of the same age. False: it does
--- not wait any more, or is already as wanted. What the job was before is in its metadata.
-CREATE FUNCTION awa.change_waiting(p_job bigint, p_queue text, p_priority smallint) RETURNS boolean LANGUAGE plpgsql
-SET search_path = pg_catalog SET enable_seqscan = off AS $$
+-- What a job was before it was changed, for its metadata: an earlier note of it stays.
+CREATE FUNCTION awa_queue.originally(p_metadata jsonb, p_old_queue text, p_queue text, p_old_priority smallint, p_priority smallint)
+RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path = pg_catalog AS $$
+    SELECT CASE WHEN p_queue <> p_old_queue THEN jsonb_build_object('_awa_original_queue', p_old_queue) ELSE '{}' END
+        || CASE WHEN p_priority <> p_old_priority THEN jsonb_build_object('_awa_original_priority', p_old_priority) ELSE '{}' END
+        || coalesce(p_metadata, '{}')
+$$;
+
+-- Change jobs that wait, where they are: each keeps its position and its age. In another queue they are in shard 0:
+-- it may have fewer shards, and every queue has this one. Returns the jobs that were changed. Locks in the order of the ids.
+CREATE FUNCTION awa_queue.change_in_place(p_jobs bigint[], p_queue text, p_priority smallint) RETURNS bigint[] LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v       record;
-    j       awa_queue.deferred_jobs;
-    v_place awa_queue.ready;
-    v_was   jsonb := '{}';
+    v_ready    bigint[];
+    v_slots    smallint[];
+    v_parked   bigint[];
+    v_pslots   smallint[];
+    v_deferred bigint[];
+    v_bodies   integer;
 BEGIN
-    IF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job)
-       OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state <> 'available') THEN
-        RETURN false; -- it runs, or waits for its callback
+    WITH changed AS (
+        UPDATE awa_queue.ready r SET queue = coalesce(p_queue, r.queue), priority = coalesce(p_priority, r.priority),
+               shard = CASE WHEN p_queue <> r.queue THEN 0 ELSE r.shard END
+        FROM unnest(p_jobs) AS i (id) CROSS JOIN LATERAL (
+            SELECT x.queue, x.priority, x.shard, coalesce(x.pos, x.job_id) AS pos FROM awa_queue.bodies x WHERE x.job_id = i.id OFFSET 0) b
+        WHERE r.queue = b.queue AND r.priority = b.priority AND r.shard = b.shard AND r.pos = b.pos AND r.job_id = i.id
+          AND (r.queue <> coalesce(p_queue, r.queue) OR r.priority <> coalesce(p_priority, r.priority))
+        RETURNING r.job_id, r.slot
+    )
+    SELECT array_agg(c.job_id), array_agg(c.slot) INTO v_ready, v_slots FROM changed c;
+    WITH changed AS (
+        UPDATE awa_queue.parked_ready r SET queue = coalesce(p_queue, r.queue), priority = coalesce(p_priority, r.priority),
+               shard = CASE WHEN p_queue <> r.queue THEN 0 ELSE r.shard END
+        FROM unnest(p_jobs) AS i (id) CROSS JOIN LATERAL (
+            SELECT x.queue, x.priority, x.shard, coalesce(x.pos, x.job_id) AS pos FROM awa_queue.bodies x WHERE x.job_id = i.id OFFSET 0) b
+        WHERE r.queue = b.queue AND r.priority = b.priority AND r.shard = b.shard AND r.pos = b.pos AND r.job_id = i.id
+          AND (r.queue <> coalesce(p_queue, r.queue) OR r.priority <> coalesce(p_priority, r.priority))
+        RETURNING r.job_id, r.slot
+    )
+    SELECT array_agg(c.job_id), array_agg(c.slot) INTO v_parked, v_pslots FROM changed c;
+    v_ready := v_ready || v_parked;
+    v_slots := v_slots || v_pslots;
+    -- A new statement: what a carry re-addressed while the first one waited is visible now.
+    UPDATE awa_queue.bodies b SET queue = coalesce(p_queue, b.queue), priority = coalesce(p_priority, b.priority),
+           shard = CASE WHEN p_queue <> b.queue THEN 0 ELSE b.shard END,
+           metadata = awa_queue.originally(b.metadata, b.queue, p_queue, b.priority, p_priority)
+    FROM unnest(v_ready, v_slots) AS i (id, slot) WHERE b.slot = i.slot AND b.job_id = i.id;
+    GET DIAGNOSTICS v_bodies = ROW_COUNT;
+    IF v_bodies <> coalesce(cardinality(v_ready), 0) THEN
+        RAISE EXCEPTION 'a body is not where its ready row says' USING ERRCODE = 'AWA01';
     END IF;
-    v_place := awa_queue.place_of(p_job);
-    IF v_place.queue = coalesce(p_queue, v_place.queue) AND v_place.priority = coalesce(p_priority, v_place.priority) THEN
-        RETURN false;
+    WITH changed AS (
+        UPDATE awa_queue.deferred_jobs d SET queue = coalesce(p_queue, d.queue), priority = coalesce(p_priority, d.priority),
+               shard = CASE WHEN p_queue <> d.queue THEN 0 ELSE d.shard END,
+               metadata = awa_queue.originally(d.metadata, d.queue, p_queue, d.priority, p_priority)
+        FROM unnest(p_jobs) AS i (id) WHERE d.job_id = i.id
+          AND (d.queue <> coalesce(p_queue, d.queue) OR d.priority <> coalesce(p_priority, d.priority))
+        RETURNING d.job_id
+    )
+    SELECT array_agg(c.job_id) INTO v_deferred FROM changed c;
+    WITH changed AS (
+        UPDATE awa.jobs_hot h SET queue = coalesce(p_queue, h.queue), priority = coalesce(p_priority, h.priority),
+               shard = CASE WHEN p_queue <> h.queue THEN 0 ELSE h.shard END,
+               metadata = awa_queue.originally(h.metadata, h.queue, p_queue, h.priority, p_priority)
+        FROM unnest(p_jobs) AS i (id) WHERE h.job_id = i.id AND h.state = 'available'
+          AND (h.queue <> coalesce(p_queue, h.queue) OR h.priority <> coalesce(p_priority, h.priority))
+        RETURNING h.job_id
+    )
+    SELECT v_ready || array_agg(c.job_id) INTO v_ready FROM changed c;
+    WITH changed AS (
+        UPDATE awa.scheduled_jobs s SET queue = coalesce(p_queue, s.queue), priority = coalesce(p_priority, s.priority),
+               shard = CASE WHEN p_queue <> s.queue THEN 0 ELSE s.shard END,
+               metadata = awa_queue.originally(s.metadata, s.queue, p_queue, s.priority, p_priority)
+        FROM unnest(p_jobs) AS i (id) WHERE s.job_id = i.id
+          AND (s.queue <> coalesce(p_queue, s.queue) OR s.priority <> coalesce(p_priority, s.priority))
+        RETURNING s.job_id
+    )
+    SELECT v_deferred || array_agg(c.job_id) INTO v_deferred FROM changed c;
+    IF p_queue IS NOT NULL AND v_ready IS NOT NULL THEN
+        PERFORM awa.wake(p_queue, awa.queue_channel(p_queue));
     END IF;
-    SELECT * INTO v FROM awa_queue.pull(p_job, false);
-    IF v.came_from IS NULL THEN
-        RETURN false;
-    ELSIF v.came_from = 'waiting_external' THEN
-        -- It ran and parked since we looked: undo the pull.
-        RAISE EXCEPTION 'job % does not wait to run any more', p_job USING ERRCODE = 'AWA05';
-    END IF;
-    j := v.job;
-    IF p_queue <> j.queue THEN
-        v_was := jsonb_build_object('_awa_original_queue', j.queue);
-        j.queue := p_queue;
-        j.shard := 0; -- the other queue may have fewer shards, and every queue has this one
-    END IF;
-    IF p_priority <> j.priority THEN
-        v_was := v_was || jsonb_build_object('_awa_original_priority', j.priority);
-        j.priority := p_priority;
-    END IF;
-    IF v_was <> '{}' THEN
-        j.metadata := v_was || coalesce(j.metadata, '{}'); -- the first change names the original, later ones leave it
-    END IF;
-    -- Positions come from one sequence, so no other job has the one it goes back to.
-    PERFORM awa_queue.land(j, v.came_from, NULL, CASE WHEN v.came_from = 'available' THEN v_place.pos END, v_place.ready_at);
-    RETURN v_was <> '{}';
+    RETURN coalesce(v_ready || v_deferred, v_ready, v_deferred, '{}');
 END $$;
 
--- The ready row of a job, parked or not.
-CREATE FUNCTION awa_queue.place_of(p_job bigint) RETURNS awa_queue.ready LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
-DECLARE v_place awa_queue.ready;
+-- Change one waiting job. False: it does not wait any more, or is already as wanted.
+CREATE FUNCTION awa.change_waiting(p_job bigint, p_queue text, p_priority smallint) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off AS $$
+DECLARE v record; j awa_queue.deferred_jobs; v_pos bigint; v_since timestamptz;
 BEGIN
-    SELECT r.* INTO v_place FROM awa_queue.bodies b CROSS JOIN LATERAL (
-        SELECT x.* FROM awa_queue.ready x WHERE x.queue = b.queue AND x.priority = b.priority AND x.shard = b.shard
-            AND x.pos = coalesce(b.pos, b.job_id) AND x.job_id = b.job_id
-        UNION ALL SELECT x.* FROM awa_queue.parked_ready x WHERE x.queue = b.queue AND x.priority = b.priority AND x.shard = b.shard
-            AND x.pos = coalesce(b.pos, b.job_id) AND x.job_id = b.job_id) r
-    WHERE b.job_id = p_job LIMIT 1;
-    IF NOT FOUND THEN
-        SELECT NULL, h.priority, h.shard, NULL, h.attempt, h.pos, h.job_id, h.run_lease, h.ready_at, h.queue INTO v_place
-        FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state = 'available';
+    IF cardinality(awa_queue.change_in_place(ARRAY[p_job], p_queue, p_priority)) = 1 THEN
+        RETURN true;
+    ELSIF EXISTS (SELECT FROM awa_queue.leases l WHERE l.job_id = p_job)
+          OR EXISTS (SELECT FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state <> 'available') THEN
+        RETURN false; -- it runs, or waits for its callback
     END IF;
-    RETURN v_place;
+    -- It is in the canonical plane, or moved while we looked: take it out of wherever it is, and put it in again.
+    SELECT h.pos, h.ready_at INTO v_pos, v_since FROM awa.jobs_hot h WHERE h.job_id = p_job AND h.state = 'available';
+    SELECT * INTO v FROM awa_queue.pull(p_job, false);
+    j := v.job;
+    IF v.came_from IS NULL THEN
+        RETURN false;
+    ELSIF v.came_from = 'waiting_external' OR NOT (j.queue <> coalesce(p_queue, j.queue) OR j.priority <> coalesce(p_priority, j.priority)) THEN
+        RAISE EXCEPTION 'job % is not to be changed', p_job USING ERRCODE = 'AWA05'; -- undoes the pull
+    END IF;
+    j.metadata := awa_queue.originally(j.metadata, j.queue, p_queue, j.priority, p_priority);
+    j.shard := CASE WHEN p_queue <> j.queue THEN 0 ELSE j.shard END;
+    j.queue := coalesce(p_queue, j.queue);
+    j.priority := coalesce(p_priority, j.priority);
+    -- Positions come from one sequence, so no other job has the one it goes back to.
+    PERFORM awa_queue.land(j, v.came_from, NULL, v_pos, v_since);
+    RETURN true;
 END $$;
 
 -- One step of the oldest open operation. `changed` counts jobs, `more` says that an operation is still open. Any number of processes
@@ -203,33 +260,25 @@ BEGIN
     more := EXISTS (SELECT FROM awa.batch_operations x WHERE x.state IN ('pending', 'running'));
 END $$;
 
--- Change a page: all in one subtransaction, and if one of them cannot be changed, each in its own. What is refused stays as it was.
+-- Change a page: all at once, and what that left or could not do, one by one. What is refused stays as it was.
 CREATE FUNCTION awa_queue.change_each(
     p_jobs bigint[], p_queue text, p_priority smallint, OUT changed integer, OUT skipped integer, OUT refused jsonb
 ) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE v_job bigint; v_error text; v_state text;
+DECLARE v_job bigint; v_done bigint[]; v_error text; v_state text;
 BEGIN
-    refused := '[]';
-    changed := 0;
-    skipped := 0;
     BEGIN
-        FOREACH v_job IN ARRAY p_jobs LOOP
-            IF awa.change_waiting(v_job, p_queue, p_priority) THEN
-                changed := changed + 1;
-            ELSE
-                skipped := skipped + 1;
-            END IF;
-        END LOOP;
-        RETURN;
+        v_done := awa_queue.change_in_place(p_jobs, p_queue, p_priority);
     EXCEPTION WHEN OTHERS THEN
         GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
-        IF NOT (awa_queue.is_row_fault(v_state) OR v_state = 'AWA05') THEN
+        IF NOT awa_queue.is_row_fault(v_state) THEN
             RAISE;
         END IF;
+        v_done := '{}';
     END;
-    changed := 0;
+    changed := cardinality(v_done);
     skipped := 0;
-    FOREACH v_job IN ARRAY p_jobs LOOP
+    refused := '[]';
+    FOR v_job IN SELECT i.id FROM unnest(p_jobs) AS i (id) WHERE NOT i.id = ANY (v_done) ORDER BY i.id LOOP
         BEGIN
             IF awa.change_waiting(v_job, p_queue, p_priority) THEN
                 changed := changed + 1;

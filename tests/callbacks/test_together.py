@@ -1,0 +1,67 @@
+"""Many completions in one transaction: each ends as if it had come alone."""
+
+import uuid
+
+import attrs
+import psycopg
+import trio
+from callback_jobs import registered
+
+import awa_actors as awa
+from awa_actors.errors import CallbackNotFound
+from awa_actors.store.resolve import Resolved, complete
+from awa_actors.store.resolve_together import complete_together
+
+
+@attrs.frozen
+class Errand:
+    n: int = 0
+
+
+@attrs.frozen
+class Next:
+    of: int
+
+
+async def test_each_of_many_completions_gets_its_own_answer(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        jobs = [registered(connection, state) for state in ("parked", "running", "inside")]
+        resolutions = [complete(job.callback_id, {"n": n}) for n, job in enumerate(reversed(jobs))]
+        resolutions.insert(1, complete(str(uuid.uuid4())))
+        resolutions.append(resolutions[0])  # twice: the second one comes too late
+        async with awa.open_client(database) as client, client.pool.acquire() as session:
+            answers = await complete_together(session, awa.Registry(), resolutions)
+        assert [type(one) for one in answers] == [Resolved, CallbackNotFound, Resolved, Resolved, CallbackNotFound]
+        results = [one.job.result for one in answers if isinstance(one, Resolved)]
+        assert results == [{"n": 0}, {"n": 1}, {"n": 2}]
+        done = connection.execute("SELECT count(*) FROM awa.jobs WHERE state = 'completed'").fetchone()
+        assert done == (3,)
+
+
+async def test_what_something_follows_from_is_left_untouched(database: str) -> None:
+    registry = awa.Registry()
+    registry.on_completed_enqueue(Errand)(lambda event: Next(event.args.n))
+    with psycopg.connect(database, autocommit=True) as connection:
+        jobs = [registered(connection, "parked") for _ in range(3)]
+    async with awa.open_client(database, registry=registry) as client:
+        async with client.pool.acquire() as session:
+            resolutions = [complete(job.callback_id) for job in jobs]
+            assert await complete_together(session, registry, resolutions) == [None] * 3
+        for job in jobs:
+            await client.complete_external(job.callback_id)
+        async with client.transaction() as tx:
+            assert await tx.fetchval("SELECT count(*) FROM awa.jobs WHERE kind = 'next'") == 3
+
+
+async def test_a_callback_that_a_stranger_has_locked_holds_up_no_other(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection, psycopg.connect(database) as stranger:
+        held, free = (registered(connection, "parked") for _ in range(2))
+        stranger.execute("SELECT awa_queue.open_callback(%s)", [held.callback_id])
+        async with awa.open_client(database) as client, client.pool.acquire() as session:
+            with trio.fail_after(5.0):
+                resolutions = [complete(held.callback_id), complete(free.callback_id)]
+                answers = await complete_together(session, awa.Registry(), resolutions)
+            assert answers[0] is None
+            assert isinstance(answers[1], Resolved)
+            stranger.rollback()
+            assert isinstance((await complete_together(session, awa.Registry(), resolutions[:1]))[0], Resolved)
