@@ -11,11 +11,8 @@ import nox
 import nox.command
 
 nox.needs_version = ">=2025.2.9"
-# postgres(18) is not among the defaults: `tests` runs on 18, and on more than the rings of the database.
-nox.options.sessions = [
-    *("lint", "types", "tests", "model", "postgres(15)", "postgres(16)"),
-    *("migrations", "docs", "build"),
-]
+# postgres(18) and migrations are not among the defaults: `tests` runs on 18, and runs theirs and more.
+nox.options.sessions = ["lint", "types", "tests", "model", "postgres(15)", "postgres(16)", "docs", "build"]
 nox.options.reuse_venv = "yes"
 
 PROJECT = nox.project.load_toml("pyproject.toml")

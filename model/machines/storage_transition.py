@@ -166,7 +166,7 @@ class StorageTransition(Machine[Storage]):
 
     @fair
     def reschedule(self, s: Storage) -> Steps[Storage]:
-        """The job that always snoozes does so again: after the switch it goes to the queue plane, under a new id."""
+        """The job that always snoozes does so again: after the switch it goes to the queue plane, under the same id."""
         if not (s.snoozing and self._canonical_executor(s) and self._routes_to_queue(s)):
             return
         if self.keeps("a canonical job that is rescheduled moves to the queue plane"):
