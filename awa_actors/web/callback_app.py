@@ -51,6 +51,8 @@ TARPIT = 1.0
 """Seconds that the answers to further ones take: whoever floods waits, and those who sign well do not wait for them."""
 TARPIT_PLACES = 1024
 """Requests that wait so at once; beyond that they are answered at once and their connections are closed."""
+DISCARDED = 4 * BODY_LIMIT
+"""Bytes of a body that is too large which are read before the refusal is sent and the connection closed."""
 
 if TYPE_CHECKING:
     from awa_actors.core.metrics import Telemetry
@@ -216,6 +218,7 @@ class _Endpoint:
     async def _body(self, headers: dict[str, str], receive: Any) -> bytes:
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self.service.body_limit:
+            await self._discard(receive)
             raise _too_large(self.service.body_limit)
         with anyio.move_on_after(BODY_BOUND):
             return await self._read(receive)
@@ -229,9 +232,21 @@ class _Endpoint:
                 raise _Gone
             body += message.get("body", b"")
             if len(body) > self.service.body_limit:
+                if message.get("more_body"):
+                    await self._discard(receive)
                 raise _too_large(self.service.body_limit)
             if not message.get("more_body"):
                 return body
+
+    async def _discard(self, receive: Any) -> None:
+        """Take the rest of a refused body, within bounds: closed with bytes unread, a connection loses the answer."""
+        left = DISCARDED
+        with anyio.move_on_after(BODY_BOUND):
+            while left > 0:
+                message = await receive()
+                if not message.get("more_body"):
+                    return
+                left -= len(message["body"])
 
     async def _slowed(self, reply: Reply) -> Reply:
         """Let a flood of wrong signatures wait for its answers, at the cost of nobody else."""

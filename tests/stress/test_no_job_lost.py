@@ -325,4 +325,11 @@ def test_a_rotation_that_does_not_look_before_it_truncates_is_caught(database: s
     loop.run_until_complete(break_it())
     loop.close()
     run = Run(database, 2_000, seed, truncate="SELECT public.truncate_without_a_look($1, $2)")
-    assert "lost" in outcome_of(run)
+    faults: dict[str, list[int]] = {}
+    try:
+        faults = outcome_of(run)
+    except* asyncpg.PostgresError as found:
+        # Somebody met it first: a body that is gone is an error, never a job that is left out.
+        _, others = found.split(lambda error: getattr(error, "sqlstate", None) == "AWA01")
+        faults = {"lost": []} if others is None else {}
+    assert "lost" in faults
