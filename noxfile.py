@@ -28,19 +28,19 @@ def group(name: str) -> list[str]:
     return list(nox.project.dependency_groups(PROJECT, name))
 
 
-def run_pytest(session: nox.Session, *paths: str, **environment: str) -> None:
+def run_pytest(session: nox.Session, *paths: str, selected: str = "not bench", **environment: str) -> None:
     """Run pytest on paths, or on what stands after ``--``, with everything but the benchmarks selected."""
     # Not compiled: most of what it brings is never imported, and compiling all of it takes longer than many tests.
     session.install("--no-compile", *group("test"), "-e", EVERYTHING)
     # One worker per core, each with a server of its own.
-    options = ["-m", "not bench", "-n", "logical", "--maxprocesses", "8"]
+    options = ["-m", selected, "-n", "logical", "--maxprocesses", "8", "--durations", "20"]
     chosen = session.posargs or paths
     try:
         session.run("pytest", *options, *chosen, env=environment)
     except nox.command.CommandFailed:
         # What waits for other processes can run out of patience on a machine that is busy with the other tests.
         session.warn("once more what failed, alone: what fails twice is broken")
-        again = ["-m", "not bench", "--last-failed", "--last-failed-no-failures", "none"]
+        again = ["-m", selected, "--last-failed", "--last-failed-no-failures", "none"]
         session.run("pytest", *again, *chosen, env=environment)
 
 
@@ -91,7 +91,8 @@ def postgres(session: nox.Session, version: str) -> None:
     if version == "15" and not DEBIAN_15.is_dir():
         session.skip(f"Postgres 15 is not in the embedded extra, and {DEBIAN_15} does not exist")
     rings = [ring for ring in RINGS_OF_THE_DATABASE if Path(ring).exists()]
-    run_pytest(session, *rings, AWA_TEST_PG=version)
+    # One case of each test: what depends on the version is the SQL, which all cases share.
+    run_pytest(session, *rings, selected="not bench and not wide", AWA_TEST_PG=version)
 
 
 @nox.session
