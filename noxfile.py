@@ -54,7 +54,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Mypy, strict, over the package, its tests and its model."""
-    session.install(*group("types"), *group("test"), "nox", "-e", EVERYTHING)
+    session.install("--no-compile", *group("types"), *group("test"), "nox", "-e", EVERYTHING)
     session.run("mypy", *SOURCES)
 
 
