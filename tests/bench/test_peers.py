@@ -1,6 +1,7 @@
 """The other systems, each at its best documented setting, beside this one in one interleaved run: with --peers only.
 
-Needs the folder of the peer benchmark (PEERBENCH) and its virtual environments (PEERBENCH_VENVS, see its README).
+Needs the folder of the peer benchmark (PEERBENCH) and its virtual environments (PEERBENCH_VENVS, see its README); a
+system whose environment is not there is left out.
 """
 
 import json
@@ -28,6 +29,7 @@ def test_peers(durable_server: tuple[str, int], pytestconfig: pytest.Config, tmp
         ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
         ours.chmod(0o755)
     systems = json.loads((FOLDER / "systems.json").read_text())
+    systems = {name: one for name, one in systems.items() if (Path(venvs) / one["venv"]).is_dir()}
     for system in systems.values():
         system["adapter"] = str(FOLDER / system["adapter"])
     environment = {"PEERBENCH": str(FOLDER), "PYTHONPATH": str(Path(__file__).parents[2])}
