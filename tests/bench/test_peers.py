@@ -4,10 +4,13 @@ Needs the folder of the peer benchmark (PEERBENCH) and its virtual environments 
 system whose environment is not there is left out.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,21 @@ FOLDER = Path(os.environ.get("PEERBENCH", Path(__file__).parents[3] / "shared" /
 ROW = {"label": "awa_actors", "variant": "default", "concurrency": 512, "loop": "asyncio"}
 
 
-def test_peers(durable_server: tuple[str, int], pytestconfig: pytest.Config, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def peers_server(harness: Path) -> Iterator[str]:
+    """The server that the peer benchmark makes for every system: it wants to know where its data is."""
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+        Path(folder).chmod(0o755)
+        script = [str(harness), str(FOLDER / "pgserver.py")]
+        where = ["--datadir", f"{folder}/data"]
+        started = subprocess.run([*script, "start", *where], check=True, capture_output=True, text=True)
+        try:
+            yield json.loads(started.stdout.splitlines()[-1])["url"]
+        finally:
+            subprocess.run([*script, "stop", *where], check=True)
+
+
+def test_peers(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     if not pytestconfig.getoption("--peers"):
         pytest.skip("asked for with --peers")
     venvs = os.environ.get("PEERBENCH_VENVS")
@@ -37,7 +54,8 @@ def test_peers(durable_server: tuple[str, int], pytestconfig: pytest.Config, tmp
     config = tmp_path / "systems.json"
     config.write_text(json.dumps(systems))
     harness = Path(venvs) / "harness" / "bin" / "python"
-    command = [str(harness), str(FOLDER / "run_all.py"), "--pg-url", durable_server[0], "--venvs", venvs]
+    command = [str(harness), str(FOLDER / "run_all.py"), "--venvs", venvs]
     command += ["--config", str(config), "--no-extras", "--out", str(tmp_path / "raw.json")]
     command += ["--n", str(pytestconfig.getoption("--jobs")), "--repeats", str(pytestconfig.getoption("--repeats"))]
-    subprocess.run(command, check=True)
+    with peers_server(harness) as url:
+        subprocess.run([*command, "--pg-url", url], check=True)
