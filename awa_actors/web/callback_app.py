@@ -218,7 +218,7 @@ class _Endpoint:
     async def _body(self, headers: dict[str, str], receive: Any) -> bytes:
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self.service.body_limit:
-            await self._discard(receive)
+            await self._discard(receive, min(int(length), DISCARDED))
             raise _too_large(self.service.body_limit)
         with anyio.move_on_after(BODY_BOUND):
             return await self._read(receive)
@@ -232,15 +232,17 @@ class _Endpoint:
                 raise _Gone
             body += message.get("body", b"")
             if len(body) > self.service.body_limit:
-                if message.get("more_body"):
-                    await self._discard(receive)
                 raise _too_large(self.service.body_limit)
             if not message.get("more_body"):
                 return body
 
-    async def _discard(self, receive: Any) -> None:
-        """Take the rest of a refused body, within bounds: closed with bytes unread, a connection loses the answer."""
-        left = DISCARDED
+    async def _discard(self, receive: Any, left: int) -> None:
+        """Take what a refused body said it has, within bounds: closed with bytes unread, a connection loses the answer.
+
+        Args:
+            receive: gives its messages.
+            left: bytes at most.
+        """
         with anyio.move_on_after(BODY_BOUND):
             while left > 0:
                 message = await receive()
