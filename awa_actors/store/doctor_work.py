@@ -24,11 +24,15 @@ WITH RECURSIVE names AS (
     FROM names n WHERE n.queue IS NOT NULL
 ), held AS (
     SELECT n.queue FROM names n WHERE n.queue IS NOT NULL UNION SELECT DISTINCT p.queue FROM awa_queue.parked_ready p
+    UNION SELECT h.queue FROM (SELECT x.queue FROM awa.jobs_hot x WHERE x.state = 'available' LIMIT 5000) h
 ), running AS (
-    SELECT b.queue, count(*) AS count, min(l.claimed_at) AS since, min(l.job_id) AS job_id
-    FROM (SELECT x.slot, x.job_id, x.claimed_at FROM awa_queue.leases x WHERE x.state = 'running'
-          ORDER BY x.claimed_at LIMIT 2000) l
-    JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id GROUP BY b.queue
+    SELECT a.queue, count(*) AS count, min(a.claimed_at) AS since, min(a.job_id) AS job_id FROM (
+        SELECT b.queue, l.claimed_at, l.job_id
+        FROM (SELECT x.slot, x.job_id, x.claimed_at FROM awa_queue.leases x WHERE x.state = 'running'
+              ORDER BY x.claimed_at LIMIT 2000) l
+        JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id
+        UNION ALL (SELECT x.queue, x.attempted_at, x.job_id FROM awa.jobs_hot x WHERE x.state = 'running' LIMIT 2000)) a
+    GROUP BY a.queue
 )
 SELECT h.queue, c.waiting, greatest(0, extract(epoch FROM clock_timestamp() - o.oldest))::float8 AS oldest,
        coalesce(q.paused AND coalesce(q.paused_until > clock_timestamp(), true), false) AS paused, q.paused_by,
@@ -38,13 +42,16 @@ FROM held h LEFT JOIN awa.queues q ON q.queue = h.queue LEFT JOIN running r ON r
 CROSS JOIN LATERAL (
     SELECT count(*)::int AS waiting FROM (
         (SELECT FROM awa_queue.ready x WHERE x.queue = h.queue LIMIT 1000)
-        UNION ALL (SELECT FROM awa_queue.parked_ready x WHERE x.queue = h.queue LIMIT 1000)) e) c
+        UNION ALL (SELECT FROM awa_queue.parked_ready x WHERE x.queue = h.queue LIMIT 1000)
+        UNION ALL (SELECT FROM awa.jobs_hot x WHERE x.queue = h.queue AND x.state = 'available' LIMIT 1000)) e) c
 CROSS JOIN LATERAL (
     SELECT min(e.ready_at) AS oldest FROM generate_series(1, 4) AS p (priority) CROSS JOIN LATERAL (
         (SELECT x.ready_at FROM awa_queue.ready x WHERE x.queue = h.queue AND x.priority = p.priority
          ORDER BY x.shard, x.pos LIMIT 1)
         UNION ALL (SELECT x.ready_at FROM awa_queue.parked_ready x WHERE x.queue = h.queue AND x.priority = p.priority
-         ORDER BY x.shard, x.pos LIMIT 1)) e) o
+         ORDER BY x.shard, x.pos LIMIT 1)
+        UNION ALL (SELECT x.ready_at FROM awa.jobs_hot x WHERE x.queue = h.queue AND x.priority = p.priority
+         AND x.state = 'available' ORDER BY x.pos LIMIT 1)) e) o
 ORDER BY o.oldest LIMIT 100
 """
 # A sample of what is there now, and what the leader counted lately. A job that nobody knew goes back as scheduled.

@@ -234,6 +234,15 @@ async def test_a_missing_worker(database: str, handler: Handler) -> None:
 
 
 @pytest.mark.slow
+async def test_a_missing_worker_before_the_move_to_the_queue_plane(database: str) -> None:
+    async with awa_actors.open_client(database) as client:
+        async with client.transaction() as tx:
+            await tx.execute("SELECT awa.start_canonical()")
+        await client.insert(Letter())
+        await names(database, "queues", "problem", "'post' holds 1 jobs", "no live worker serves it")
+
+
+@pytest.mark.slow
 async def test_a_lost_leader(database: str) -> None:
     async with awa_actors.open_client(database) as client:
         with running("--role", "maintenance", url=database) as maintenance:
