@@ -188,14 +188,17 @@ def test_a_thawed_worker_comes_too_late_with_everything(plane: Plane, start: Cal
     wait_completed(plane, ids)
     assert sorted(other.wait_started(50)) == [(job_id, 1, 2) for job_id in ids]
     sleeper.thaw()
-    sleeper.wait_for(lambda lines: sum(line.startswith("finished") for line in lines) == 50)
+    # It may find out that its attempts were taken before the last of its handlers is through: those are cancelled.
+    sleeper.wait_for(lambda lines: sum(line.startswith("ended") for line in lines) == 50)
+    late = {int(line.split()[1]) for line in sleeper.heard if line.startswith("finished")}
+    assert late
     (again,) = insert(plane, 1)
     wait_completed(plane, [again])
     other.drain()
     (last,) = insert(plane, 1)
     wait_completed(plane, [last])
     assert (last, 1, 1) in sleeper.wait_started(51)
-    assert {int(job) for line in sleeper.complaints for job in REFUSED.findall(line)} == set(ids)
+    assert {int(job) for line in sleeper.complaints for job in REFUSED.findall(line)} >= late
     assert_each_done_once(plane, ids)
 
 

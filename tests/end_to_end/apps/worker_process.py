@@ -64,10 +64,13 @@ def registry(hold: float) -> awa.Registry:
     @registry.worker(Errand)
     async def run(job: awa.Job[Errand]) -> None:
         say("started", job.id, job.attempt, job.run_lease)
-        await trio.sleep(hold)
-        if job.attempt <= job.args.fails:
-            raise RuntimeError("not yet")
-        say("finished", job.id)
+        try:
+            await trio.sleep(hold)
+            if job.attempt <= job.args.fails:
+                raise RuntimeError("not yet")
+            say("finished", job.id)
+        finally:
+            say("ended", job.id)
 
     return registry
 
