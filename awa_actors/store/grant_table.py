@@ -53,7 +53,6 @@ _SEQUENCES = """
 awa.job_id_seq           U  U  U  U  r  rU
 awa.leadership_term_seq  -  -  U  -  r  r
 """
-_EVERYBODY_WHO_WRITES = "producer worker maintenance callbacks admin"
 _ROUTINES = {
     "admin": """
         awa.cancel_job awa.cron_trigger awa.insert_job_compat awa.lowest_job awa.retry_job

@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 from at_work import LIMIT, becomes
+from bench_worker import Noop
 from counting import ServerCounts, Steps, python_calls, statements
 
 import awa_actors as awa
@@ -30,16 +31,6 @@ STEPS_PER_STATEMENT = 2
 WAL_PER_JOB = 1_250
 """Bytes from the insert to the completion, with 200 bytes of args."""
 DEAD_TUPLES_PER_JOB = 0.1
-
-
-@attrs.frozen
-class Noop:
-    """About 200 bytes of args."""
-
-    queue: ClassVar[str] = "bench"
-    i: int
-    t: float = 0.0
-    padding: str = "x" * 150
 
 
 @attrs.frozen
