@@ -22,7 +22,7 @@ class AttemptRecord:
         ended_at: None while it runs.
         outcome: running, waiting, completed, retried, failed, cancelled or rescued.
         error: text, None without one.
-        instance: the process that ran it.
+        instance: the process that ran it; of a completed one whose process is long gone, ``#`` and its number.
         rescue: why it was taken from its process.
     """
 
@@ -54,7 +54,9 @@ def history(job: JobRow) -> tuple[AttemptRecord, ...]:
         outcome = ALIVE[job.state]
         records.append(AttemptRecord(job.attempt, job.attempted_at, None, outcome, instance=job.instance))
     elif job.state is JobState.COMPLETED:
-        records.append(AttemptRecord(job.attempt, job.attempted_at, job.finalized_at, "completed"))
+        records.append(
+            AttemptRecord(job.attempt, job.attempted_at, job.finalized_at, "completed", instance=job.instance)
+        )
     return tuple(records)
 
 

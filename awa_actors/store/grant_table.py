@@ -19,7 +19,7 @@ awa.cron_schedules            -   -    arwd -    r  rwd
 awa.descriptors               -   arwd arwd -    r  r
 awa.follow_up_failures        -   ar   ar   -    r  rd
 awa.follow_up_specs           -   arw  arw  r    r  rd
-awa.instances                 -   arw  arwd -    r  r
+awa.instances                 -   arw  arwd r    r  r
 awa.job_unique_claims         ar  ard  ard  ard  r  ard
 awa.jobs                      -   -    r    -    r  r
 awa.jobs_hot                  a   arwd arwd arwd r  arwd

@@ -13,6 +13,13 @@ def _instant(text: str | None) -> dt.datetime | None:
     return None if text is None else dt.datetime.fromisoformat(text)
 
 
+def _instance(stored: dict[str, Any]) -> str | None:
+    if stored["instance"] is not None:
+        return str(uuid.UUID(stored["instance"]))
+    number = stored.get("instance_number")
+    return None if number is None else f"#{number}"
+
+
 def job_row(stored: dict[str, Any]) -> JobRow:
     """Read a row of awa.jobs, or of the whole-job tables (where the id is called job_id)."""
     key = stored.get("unique_key")
@@ -46,7 +53,7 @@ def job_row(stored: dict[str, Any]) -> JobRow:
         snoozes=stored["snoozes"] or 0,
         rescues=stored["rescues"] or 0,
         interrupted=stored["interrupted"] or 0,
-        instance=None if stored["instance"] is None else str(uuid.UUID(stored["instance"])),
+        instance=_instance(stored),
         callback_id=stored.get("callback_id"),
         dlq_reason=stored.get("dlq_reason"),
     )

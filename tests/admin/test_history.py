@@ -1,5 +1,7 @@
 """What happened to a job, from its insertion to its end."""
 
+import re
+
 import pytest
 from failing_jobs import Payment, failed, failing
 
@@ -33,6 +35,11 @@ async def test_every_attempt_is_told_with_its_end_its_error_and_its_process(
     assert "bank is closed" in str(first.error)
     assert (second.outcome, second.rescue, second.instance) == ("rescued", "stale_instance", running.instance)
     assert (third.outcome, third.error) == ("completed", None)
+    assert None not in (third.instance, running.instance)
+    assert third.instance != running.instance
+    async with client.transaction() as tx:
+        await tx.execute("DELETE FROM awa.instances")
+    assert re.fullmatch("#[0-9]+", str((await client.admin.history(job.id))[-1].instance))
     starts = [one.started_at for one in (first, second, third)]
     assert None not in starts
     assert starts == sorted(starts, key=str)

@@ -20,6 +20,7 @@ SAME = {
         test_stale_members_do_not_spoil_a_batch test_results_go_with_their_jobs
         test_metadata_of_a_completing_attempt_becomes_history
     """,
+    "test_done_by": "test_every_way_to_complete_a_job_keeps_its_instance",
     "test_settle": """
         test_a_retry_waits_and_counts test_a_snooze_does_not_count_and_is_counted_for_itself
         test_an_interrupted_attempt_is_available_at_once_and_does_not_count

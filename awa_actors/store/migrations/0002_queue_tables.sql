@@ -102,15 +102,17 @@ CREATE TABLE awa_queue.leases (
     metadata    jsonb
 ) PARTITION BY LIST (lslot);
 
--- The narrow fact that a job completed; the rest is read from its body while the segment lives.
+-- The narrow fact that a job completed; the rest is read from its body while the segment lives. The instance's number lies where
+-- alignment would leave a gap.
 CREATE TABLE awa_queue.done (
-    slot         smallint NOT NULL,
-    attempt      smallint NOT NULL,
-    job_id       bigint NOT NULL,
-    run_lease    bigint NOT NULL,
-    claimed_at   timestamptz,
-    finalized_at timestamptz NOT NULL,
-    result       jsonb
+    slot            smallint NOT NULL,
+    attempt         smallint NOT NULL,
+    instance_number integer,
+    job_id          bigint NOT NULL,
+    run_lease       bigint NOT NULL,
+    claimed_at      timestamptz,
+    finalized_at    timestamptz NOT NULL,
+    result          jsonb
 ) PARTITION BY LIST (slot);
 
 DO $$
