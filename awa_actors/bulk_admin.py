@@ -165,7 +165,7 @@ class BulkAdmin(FollowUpAdmin):
         known = [one for one in history(job) if attempt is None or one.attempt == attempt]
         if not known:
             which = "any attempt" if attempt is None else f"attempt {attempt}"
-            raise NotFound(f"nothing is known of {which} of job {job_id}: snoozes and interruptions leave no record")
+            raise NotFound(f"nothing is known of {which} of job {job_id}")
         return {"job_id": job.id, "kind": job.kind, "queue": job.queue, "args": job.args, **attrs.asdict(known[-1])}
 
     async def _found(self, job_id: int) -> JobRow:

@@ -57,7 +57,7 @@ _ROUTINES = {
     "admin": """
         awa.cancel_job awa.cron_trigger awa.insert_job_compat awa.lowest_job awa.retry_job
         awa_queue.cancel_waiting awa_queue.discard awa_queue.move_failed awa_queue.retry_each
-        awa_queue.retry_ended""",
+        awa_queue.retry_ended awa_queue.with_cancel""",
     "callbacks": """
         awa.complete_external awa.complete_together awa.fail_external awa.heartbeat_callback awa.open_callback
         awa.resume_external awa.retry_external awa.unless_followed awa_queue.complete_together awa_queue.lock_callback
@@ -105,7 +105,7 @@ _ROUTINES = {
     "worker maintenance callbacks admin": """
         awa.make_hot awa_queue.defer awa_queue.end_as_duplicate awa_queue.error_entry
         awa_queue.go_without awa_queue.land awa_queue.make_ready awa_queue.try_claim awa_queue.whole
-        awa_queue.with_error""",
+        awa_queue.with_error awa_queue.with_past""",
     "producer worker maintenance callbacks admin": """
         awa.held_state awa.insert_canonical awa.insert_jobs awa.insert_jobs_or_conflict awa.queue_channel awa.shard_of
         awa.wake awa.writes_canonical awa_queue.choose_shard awa_queue.current_slot awa_queue.due_at

@@ -47,6 +47,7 @@ def job_row(stored: dict[str, Any]) -> JobRow:
         metadata=stored["metadata"] or {},
         tags=tuple(stored["tags"] or ()),
         errors=tuple(stored["errors"] or ()),
+        past=tuple(stored.get("past") or ()),
         progress=stored["progress"],
         result=stored["result"],
         unique_key=None if key is None else bytes.fromhex(key[2:]),

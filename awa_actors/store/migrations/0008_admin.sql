@@ -21,7 +21,7 @@ WITH live AS (
            coalesce(b.run_at, b.created_at), b.created_at, d.claimed_at, d.finalized_at, b.deadline_ms, b.metadata, b.tags, b.errors,
            NULL, d.result, b.unique_key, b.unique_states, b.snoozes, b.rescues, b.interrupted,
            (SELECT i.id FROM awa.instances i WHERE i.number = d.instance_number AND i.started_at <= d.finalized_at
-            ORDER BY i.started_at DESC LIMIT 1), NULL, d.instance_number
+            ORDER BY i.started_at DESC LIMIT 1), b.past, NULL, d.instance_number
     FROM awa_queue.done d JOIN awa_queue.bodies b ON b.slot = d.slot AND b.job_id = d.job_id
     UNION ALL
     SELECT d.*, NULL, NULL FROM awa_queue.deferred_jobs d
@@ -35,7 +35,7 @@ WITH live AS (
 SELECT job_id AS id, kind, queue, args, state, priority, attempt, run_lease, max_attempts, run_at, NULL::timestamptz AS heartbeat_at,
        deadline_at, attempted_at, finalized_at, created_at, errors, coalesce(metadata, '{}') AS metadata, coalesce(tags, '{}') AS tags,
        unique_key, unique_states, progress, result, deadline_ms, coalesce(snoozes, 0) AS snoozes, coalesce(rescues, 0) AS rescues,
-       coalesce(interrupted, 0) AS interrupted, instance, shard, instance_number
+       coalesce(interrupted, 0) AS interrupted, instance, shard, instance_number, past
 FROM live;
 
 -- One job by id, wherever it is, dead letters included (dlq_reason set).
@@ -126,7 +126,7 @@ BEGIN
     END IF;
     j := v.job;
     j.state := 'cancelled';
-    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled: ' || p_reason, j.attempt) || '{"terminal": true}');
+    j.errors := awa_queue.with_cancel(j, v.came_from, p_reason);
     RETURN to_jsonb(awa_queue.land(j, v.came_from)) || jsonb_build_object('came_from', v.came_from);
 END $$;
 
@@ -163,6 +163,9 @@ BEGIN
             RAISE EXCEPTION 'job % holds the unique key of job %', v_holder, p_job
                 USING ERRCODE = 'unique_violation', CONSTRAINT = 'idx_awa_jobs_unique', DETAIL = v_holder::text;
         END IF;
+    END IF;
+    IF v_from = 'waiting_external' THEN
+        j.past := awa_queue.with_past(j, 'retried', 'by an operator');
     END IF;
     j.state := 'available';
     j.attempt := 0;

@@ -100,7 +100,7 @@ BEGIN
     ELSIF c.resumed THEN
         outcome := 'resumed';
         DELETE FROM awa_queue.callbacks x WHERE x.callback_id = c.callback_id;
-        job := awa_queue.settle_one(p_instance, '{"state": "available", "uncount": true}' || (o - 'callback_id'));
+        job := awa_queue.settle_one(p_instance, '{"state": "available", "uncount": true, "ended_as": "resumed"}' || (o - 'callback_id'));
     ELSIF NOT awa_queue.restate_claim(l, 'waiting_external') THEN
         outcome := 'duplicate';
         DELETE FROM awa_queue.callbacks x WHERE x.callback_id = c.callback_id;
@@ -305,6 +305,7 @@ BEGIN
     j := awa_queue.whole(v.l);
     PERFORM awa_queue.drop_lease(v.l);
     v_attempt := j.attempt;
+    j.past := awa_queue.with_past(j, 'retried', 'by its callback');
     j.state := 'available';
     j.attempt := 0;
     j.rescues := NULL;
@@ -331,7 +332,7 @@ BEGIN
     ELSIF l.state = 'waiting_external' AND NOT (v.c).inside THEN
         PERFORM awa_queue.take_callback(p_callback);
         j := awa_queue.settle_one(l.instance, jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'state', 'available',
-            'uncount', true, 'metadata', v_note));
+            'uncount', true, 'ended_as', 'resumed', 'metadata', v_note));
     ELSIF l.state = 'waiting_external' AND NOT awa_queue.restate_claim(l, 'running') THEN
         PERFORM awa_queue.take_callback(p_callback);
         SELECT t.* INTO j FROM awa_queue.terminal t WHERE t.job_id = l.job_id;

@@ -113,7 +113,7 @@ BEGIN
         CONTINUE WHEN v.came_from IS NULL;
         j := v.job;
         j.state := 'cancelled';
-        j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled: ' || p_reason, j.attempt) || '{"terminal": true}');
+        j.errors := awa_queue.with_cancel(j, v.came_from, p_reason);
         RETURN NEXT to_jsonb(awa_queue.land(j, v.came_from)) || jsonb_build_object('came_from', v.came_from);
     END LOOP;
 END $$;
