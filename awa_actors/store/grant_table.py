@@ -88,8 +88,7 @@ _ROUTINES = {
     "producer admin": """
         awa.insert_job awa_queue.options_fault awa_queue.read_instant""",
     "reader admin": """
-        awa.list_jobs awa.mover_settings
-        awa.queue_plane_rows awa.storage_blockers awa.storage_runtimes awa.storage_status""",
+        awa.list_jobs awa.mover_settings""",
     "worker callbacks": """
         awa.complete_canonical awa_queue.complete awa_queue.restate_claim awa_queue.shift_completed
         awa_queue.write_lease""",
@@ -98,10 +97,10 @@ _ROUTINES = {
         awa_queue.write_off""",
     "maintenance reader admin": """
         awa.canonical_backlog_by_state awa.canonical_live_backlog
-        awa.find_job""",
+        awa.find_job awa.queue_plane_rows awa.storage_blockers awa.storage_runtimes awa.storage_status""",
     "worker maintenance callbacks": """
-        awa.lease_of awa_queue.drop_lease awa_queue.give_back awa_queue.lock_lease awa_queue.postpone
-        awa_queue.settle_one""",
+        awa.lease_of awa_queue.drop_lease awa_queue.give_back awa_queue.landed awa_queue.lock_lease
+        awa_queue.postpone awa_queue.settle_one""",
     "worker maintenance callbacks admin": """
         awa.make_hot awa_queue.defer awa_queue.end_as_duplicate awa_queue.error_entry
         awa_queue.go_without awa_queue.land awa_queue.make_ready awa_queue.try_claim awa_queue.whole

@@ -71,6 +71,7 @@ BEGIN
             SELECT q.dlq_enabled INTO v_dlq FROM awa.queues q WHERE q.queue = j.queue;
             IF v_dlq AND p_reason IS NOT NULL THEN
                 INSERT INTO awa_queue.dlq_entries SELECT j.*, p_reason;
+                PERFORM set_config('awa.buried', j.job_id || ' ' || p_reason, true);
             ELSE
                 INSERT INTO awa_queue.terminal SELECT j.*;
             END IF;
@@ -384,6 +385,13 @@ BEGIN
     RETURN j;
 END $$;
 
+-- A job as it landed, for whoever has just moved it: a dead letter with its reason. land() leaves that in the transaction: to look
+-- takes the right to read dead letters, which those who make them need not have.
+CREATE FUNCTION awa_queue.landed(j awa_queue.deferred_jobs) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
+    SELECT to_jsonb(j) || CASE WHEN j.state = 'failed' AND split_part(current_setting('awa.buried', true), ' ', 1) = j.job_id::text
+        THEN jsonb_build_object('dlq_reason', split_part(current_setting('awa.buried', true), ' ', 2)) ELSE '{}' END
+$$;
+
 -- End many attempts, each in its own subtransaction: one that cannot be recorded as asked is recorded as failed, with why, and if
 -- not even that can be, it is written off. Returns one row per attempt that was this instance's; ids that are missing are stale.
 CREATE FUNCTION awa_queue.settle(p_instance uuid, p_outcomes jsonb)
@@ -405,7 +413,8 @@ BEGIN
             j := awa_queue.settle_badly(p_instance, o, 'its end could not be recorded as asked: ' || v_error);
         END;
         IF j.job_id IS NOT NULL THEN
-            job_id := j.job_id; run_lease := j.run_lease; job := to_jsonb(j);
+            job_id := j.job_id; run_lease := j.run_lease;
+            job := CASE WHEN j.state = 'failed' THEN awa_queue.landed(j) ELSE to_jsonb(j) END;
             IF (o ->> 'lslot')::integer < 0 THEN
                 job := job || jsonb_build_object('canonical', awa.is_canonical(j.job_id));
             END IF;

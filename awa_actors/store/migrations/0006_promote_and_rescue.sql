@@ -238,7 +238,7 @@ BEGIN
     IF j.job_id IS NULL THEN
         RETURN NULL;
     END IF;
-    v_row := to_jsonb(j) || jsonb_build_object('rescue_reason', p_why);
+    v_row := awa_queue.landed(j) || jsonb_build_object('rescue_reason', p_why);
     PERFORM awa.write_outbox(ARRAY[v_row]);
     RETURN v_row;
 END $$;

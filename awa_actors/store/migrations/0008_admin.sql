@@ -139,6 +139,7 @@ DECLARE
     v_dead record;
     v_from awa.job_state;
     v_holder bigint;
+    v_is_dead boolean := false;
 BEGIN
     FOR i IN 1..2 LOOP
         DELETE FROM awa_queue.terminal t WHERE t.job_id = p_job RETURNING t.* INTO j;
@@ -146,6 +147,7 @@ BEGIN
         DELETE FROM awa_queue.dlq_entries d WHERE d.job_id = p_job RETURNING d.* INTO v_dead;
         IF FOUND THEN
             SELECT * INTO j FROM jsonb_populate_record(NULL::awa_queue.deferred_jobs, to_jsonb(v_dead));
+            v_is_dead := true;
             EXIT;
         END IF;
         SELECT * INTO v FROM awa_queue.pull(p_job, false);
@@ -172,7 +174,7 @@ BEGIN
     j.rescues := NULL;
     j.finalized_at := NULL;
     j.run_at := clock_timestamp();
-    RETURN to_jsonb(awa_queue.land(j, v_from)) || jsonb_build_object('came_from', v_from);
+    RETURN to_jsonb(awa_queue.land(j, v_from)) || jsonb_build_object('came_from', v_from, 'was_dead_letter', v_is_dead);
 END $$;
 
 -- Producers written for the older contract run unchanged: same signature, one awa.jobs row. A job said to be available with

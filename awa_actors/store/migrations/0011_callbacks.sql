@@ -132,7 +132,7 @@ BEGIN
         END;
         IF (v.job).job_id IS NOT NULL THEN
             job_id := (v.job).job_id; run_lease := (v.job).run_lease; outcome := v.outcome;
-            job := to_jsonb(v.job) || CASE v.outcome WHEN 'parked' THEN jsonb_build_object('callback_id', o -> 'callback_id') ELSE '{}' END;
+            job := awa_queue.landed(v.job) || CASE v.outcome WHEN 'parked' THEN jsonb_build_object('callback_id', o -> 'callback_id') ELSE '{}' END;
             RETURN NEXT;
         END IF;
     END LOOP;
@@ -234,7 +234,7 @@ END $$;
 CREATE FUNCTION awa_queue.resolved(j awa_queue.deferred_jobs, p_from awa.job_state, p_outcome text) RETURNS jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog AS $$
 BEGIN
-    RETURN to_jsonb(j) || jsonb_build_object('came_from', p_from, 'outcome', p_outcome, 'specs', (
+    RETURN awa_queue.landed(j) || jsonb_build_object('came_from', p_from, 'outcome', p_outcome, 'specs', (
         SELECT jsonb_agg(to_jsonb(s.*) ORDER BY s.application, s.name) FROM awa.follow_up_specs s
         WHERE s.kind = j.kind AND s.outcome = p_outcome));
 END $$;
