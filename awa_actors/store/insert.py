@@ -192,22 +192,23 @@ def _admitted(
     )
 
 
-def admit_many(jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: int = JSON_LIMIT) -> list[NewJob]:
+def admit_many(
+    jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: int = JSON_LIMIT, first: int = 0
+) -> list[NewJob]:
     """Check and encode many jobs before anything is sent.
 
     Args:
         jobs: instances of args classes, not necessarily of one.
         opts: options of every one of them.
         limit: most bytes of the args of each.
+        first: the index of the first one among the caller's.
 
     Raises:
         ValidationError: as :func:`admit`; the path begins with the index of the culprit, e.g. ``$[3].user_id``.
         UsageError: not an iterable, or one of its items is not an instance of an args class.
     """
-    if not isinstance(jobs, Iterable):
-        raise UsageError(f"takes an iterable of job args, not {shown(jobs)}: one job goes through insert")
     admitted, trace = [], ambient_trace()
-    for index, args in enumerate(jobs):
+    for index, args in enumerate(all_of(jobs), first):
         try:
             admitted.append(_admit(args, opts, limit, None, OnConflict.RAISE, trace))
         except ValidationError as error:
@@ -215,6 +216,17 @@ def admit_many(jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: in
         except UsageError as error:
             raise UsageError(f"job {index}: {error}") from None
     return admitted
+
+
+def all_of(jobs: Iterable[Any]) -> Sequence[Any]:
+    """Give the jobs that somebody passed as many.
+
+    Raises:
+        UsageError: it is one, or none.
+    """
+    if not isinstance(jobs, Iterable):
+        raise UsageError(f"takes an iterable of job args, not {shown(jobs)}: one job goes through insert")
+    return jobs if isinstance(jobs, list) else list(jobs)
 
 
 def _when(run_at: dt.datetime | dt.timedelta) -> dict[str, Any]:
