@@ -13,7 +13,7 @@ import trio
 from awa_actors import codec
 from awa_actors.actors.meters import Meters
 from awa_actors.admin import Admin
-from awa_actors.bulk_admin import cancel_key_within, cancel_within, derived_key
+from awa_actors.bulk_admin import cancel_key_within, cancel_within, derived_key, retried
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
 from awa_actors.external import ResolvesCallbacks
@@ -129,8 +129,7 @@ class Transaction(ResolvesCallbacks):
         """
         from awa_actors.store import jobs
 
-        found = await jobs.retry(self._session, job_id)
-        return None if found is None else found[0]
+        return retried(self._meters, await jobs.retry(self._session, job_id))
 
     async def complete(self, job: Job[Any]) -> FinalizationReceipt:
         """Complete the job whose handler this is, in this transaction; return the receipt from the handler.
@@ -149,10 +148,14 @@ class Transaction(ResolvesCallbacks):
     ) -> ExternalOutcome:
         """Let the callback's own expressions decide what the payload means; locked until this transaction ends."""
         asked = resolutions.by_expressions(callback_id, payload, default_action, limit=self._limit)
-        return outcome_of(await resolutions.resolve_within(self._session, self._registry, asked))
+        resolved = await resolutions.resolve_within(self._session, self._registry, asked)
+        self._meters.buried([resolved.job])
+        return outcome_of(resolved)
 
     async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
-        return (await resolutions.resolve_within(self._session, self._registry, resolution)).job
+        job = (await resolutions.resolve_within(self._session, self._registry, resolution)).job
+        self._meters.buried([job])
+        return job
 
     @property
     def _payload_limit(self) -> int:
@@ -238,7 +241,9 @@ class Client(ResolvesCallbacks):
 
     async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
         async with self.pool.acquire() as session:
-            return (await resolutions.resolve_alone(session, self.registry, resolution)).job
+            job = (await resolutions.resolve_alone(session, self.registry, resolution)).job
+        self.meters.buried([job])
+        return job
 
     @property
     def _payload_limit(self) -> int:
@@ -342,7 +347,7 @@ async def open_client(
         try:
             known = registry or Registry()
             meters = Meters() if telemetry is None else Meters(telemetry.instruments, telemetry.tracing)
-            yield Client(pool, known, settings, Admin(pool, known), meters)
+            yield Client(pool, known, settings, Admin(pool, known, meters=meters), meters)
         finally:
             await pool.close()
 

@@ -240,6 +240,7 @@ class WorkerActor:
             self.settings.loop_stall_limit,
             tuple(self.registry.workers),
             {queue.name: {"max_workers": queue.max_workers} for queue in self.queues},
+            meters=self.client.meters,
         )
 
     async def _dispatch(

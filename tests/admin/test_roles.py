@@ -206,7 +206,7 @@ async def look_at_schedules_and_follow_ups(stage: Stage) -> object:
     return [await admin.follow_up_outbox(), await admin.declared_follow_ups()]
 
 
-@allowed(*VIEWERS)
+@allowed("maintenance", *VIEWERS)
 async def look_at_the_storage(stage: Stage) -> object:
     return await stage.client.admin.storage.status()
 

@@ -30,7 +30,8 @@ CREATE TABLE awa_queue.deferred_jobs (
     snoozes       integer,
     rescues       integer,
     interrupted   integer,
-    instance      uuid
+    instance      uuid,
+    past          jsonb   -- attempts that ended without an error and were not counted, see awa_queue.with_past
 );
 CREATE TABLE awa_queue.terminal (LIKE awa_queue.deferred_jobs INCLUDING ALL);
 CREATE TABLE awa_queue.dlq_entries (LIKE awa_queue.deferred_jobs INCLUDING ALL);
@@ -68,7 +69,8 @@ CREATE TABLE awa_queue.bodies (
     unique_states bit(8),
     snoozes       integer,
     rescues       integer,
-    interrupted   integer
+    interrupted   integer,
+    past          jsonb
 ) PARTITION BY LIST (slot);
 
 CREATE TABLE awa_queue.ready (
@@ -103,15 +105,17 @@ CREATE TABLE awa_queue.leases (
     metadata    jsonb
 ) PARTITION BY LIST (lslot);
 
--- The narrow fact that a job completed; the rest is read from its body while the segment lives.
+-- The narrow fact that a job completed; the rest is read from its body while the segment lives. The instance's number lies where
+-- alignment would leave a gap.
 CREATE TABLE awa_queue.done (
-    slot         smallint NOT NULL,
-    attempt      smallint NOT NULL,
-    job_id       bigint NOT NULL,
-    run_lease    bigint NOT NULL,
-    claimed_at   timestamptz,
-    finalized_at timestamptz NOT NULL,
-    result       jsonb
+    slot            smallint NOT NULL,
+    attempt         smallint NOT NULL,
+    instance_number integer,
+    job_id          bigint NOT NULL,
+    run_lease       bigint NOT NULL,
+    claimed_at      timestamptz,
+    finalized_at    timestamptz NOT NULL,
+    result          jsonb
 ) PARTITION BY LIST (slot);
 
 DO $$
@@ -185,7 +189,7 @@ CREATE TABLE awa.scheduled_jobs (
 CREATE FUNCTION awa.job_of(h awa.jobs_hot) RETURNS awa_queue.deferred_jobs LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(h.job_id, h.kind, h.queue, h.state, h.args, h.priority, h.attempt, h.run_lease, h.max_attempts, h.shard, h.run_at,
                h.created_at, h.attempted_at, h.finalized_at, h.deadline_ms, h.metadata, h.tags, h.errors, h.progress, h.result,
-               h.unique_key, h.unique_states, h.snoozes, h.rescues, h.interrupted, h.instance)::awa_queue.deferred_jobs
+               h.unique_key, h.unique_states, h.snoozes, h.rescues, h.interrupted, h.instance, h.past)::awa_queue.deferred_jobs
 $$;
 CREATE FUNCTION awa.lease_of(h awa.jobs_hot) RETURNS awa_queue.leases LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(-1, -1, h.attempt, false, h.job_id, h.run_lease, h.instance, h.attempted_at, h.state, h.deadline_at, NULL,

@@ -300,8 +300,8 @@ BEGIN
         WHERE l.lslot = i.lslot AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
         RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
     ), recorded AS (
-        INSERT INTO awa_queue.done (slot, attempt, job_id, run_lease, claimed_at, finalized_at, result)
-        SELECT d.slot, d.attempt, d.job_id, d.run_lease, d.claimed_at, at,
+        INSERT INTO awa_queue.done (slot, attempt, instance_number, job_id, run_lease, claimed_at, finalized_at, result)
+        SELECT d.slot, d.attempt, (SELECT i.number FROM awa.instances i WHERE i.id = p_instance), d.job_id, d.run_lease, d.claimed_at, at,
                CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
     )
     SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO completed, v_freed FROM deleted d;
@@ -315,8 +315,8 @@ BEGIN
               AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
             RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
         ), recorded AS (
-            INSERT INTO awa_queue.done (slot, attempt, job_id, run_lease, claimed_at, finalized_at, result)
-            SELECT d.slot, d.attempt, d.job_id, d.run_lease, d.claimed_at, at,
+            INSERT INTO awa_queue.done (slot, attempt, instance_number, job_id, run_lease, claimed_at, finalized_at, result)
+            SELECT d.slot, d.attempt, (SELECT i.number FROM awa.instances i WHERE i.id = p_instance), d.job_id, d.run_lease, d.claimed_at, at,
                    CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
         )
         SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO v_again, v_more FROM deleted d;
