@@ -158,6 +158,9 @@ class WorkerActor:
             {**planes.describe(), **follow_ups.describe(), "totals": meters.describe()},
         )
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
+        if any(outcome == "completed" for outcome, _ in self.registry.follow_ups):
+            # What follows from one batch is planned here while the database writes another one.
+            recorders.append(self._recorder("completer", boxes.completions[1].clone(), follow_ups, observers))
         recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None
         if self.maintenance is not None:
