@@ -117,7 +117,7 @@ async def work(stage: Stage) -> object:
 
         await until(ended)
         await worker.drain()
-    followed = {job.args["n"] for job in await stage.owner.admin.jobs(kind="note")}
+    followed = {job.args["n"] for job in await stage.owner.admin.jobs(kind="note", limit=10_000)}
     assert followed >= {100, 106}
     return followed
 
