@@ -66,7 +66,7 @@ class Hygiene:
             self._slow_at = time.monotonic()
             done += await hygiene.forget(session, rows, self.settings.failed_retention, self.settings.dlq_retention)
             done += await hygiene.forget_canonical(session, rows, self.settings.completed_retention)
-            await hygiene.forget_instances(session)
+            await hygiene.forget_instances(session, self._retention)
             await descriptors.forget(session, self.settings.descriptor_retention)
             await hygiene.end_stuck_sessions(session, self.settings.stuck_session)
         return StepReport(done, wait=ACTIVE_EVERY if active else None, blocked=blocked)

@@ -34,7 +34,7 @@ CARRY_BODIES = "SELECT awa_queue.carry_bodies($1, $2)"
 FORGET = "SELECT terminal, dead FROM awa_queue.forget($1, make_interval(secs => $2), make_interval(secs => $3))"
 FORGET_CANONICAL = "SELECT awa.forget_canonical($1, make_interval(secs => $2))"
 FORGET_INSTANCES = """
-DELETE FROM awa.instances i WHERE i.dead_at < clock_timestamp() - interval '1 hour'
+DELETE FROM awa.instances i WHERE i.dead_at < clock_timestamp() - greatest(interval '1 hour', make_interval(secs => $1))
 AND NOT EXISTS (SELECT FROM awa_queue.leases l WHERE l.instance = i.id)
 AND NOT EXISTS (SELECT FROM awa.jobs_hot h WHERE h.instance = i.id AND h.state = 'running')
 """
@@ -141,9 +141,14 @@ async def forget_canonical(session: Session, rows: int, completed: float) -> int
     return int(await session.fetchval(FORGET_CANONICAL, rows, completed))
 
 
-async def forget_instances(session: Session) -> None:
-    """Delete rows of instances that have been dead for an hour and hold nothing."""
-    await session.execute(FORGET_INSTANCES)
+async def forget_instances(session: Session, completed: float) -> None:
+    """Delete rows of instances that hold nothing and have been dead for as long as completed jobs may name them.
+
+    Args:
+        session: any.
+        completed: seconds that completed jobs are kept; a dead instance stays for an hour at least.
+    """
+    await session.execute(FORGET_INSTANCES, completed)
 
 
 async def end_stuck_sessions(session: Session, after: float) -> int:

@@ -5,6 +5,7 @@ import trio
 from command_line import awa, one_line
 from failing_jobs import Payment, failed, failing
 from jobs_at_hand import inserted
+from queue_plane import open_plane
 
 import awa_actors
 
@@ -34,6 +35,23 @@ def test_what_happened_to_a_job_is_shown_in_the_order_it_happened(database: str)
     lines = awa("job", "show", str(one_failed(database)), url=database).out.splitlines()
     happened = [line[20:].strip() for line in lines if line[19:22] == "Z  "]
     assert [what.partition(" by ")[0] for what in happened] == ["inserted", "attempt 1 started", "attempt 1 failed"]
+
+
+def test_attempts_that_were_not_counted_are_shown_with_their_number_and_reason(database: str) -> None:
+    plane = open_plane(database)
+    job = plane.job()
+    for _ in range(2):
+        plane.end(plane.take(job), state="scheduled", delay=0, uncount=True, snooze=True)
+        plane.promote()
+    plane.end(plane.take(job), state="available", uncount=True, ended_as="given_back", why="unknown here")
+    plane.close()
+    lines = awa("job", "show", str(job), url=database).out.splitlines()
+    happened = [line[20:].strip() for line in lines if line[19:22] == "Z  "]
+    assert [what.partition(" by ")[0] for what in happened] == [
+        "inserted", "attempt 1 started", "attempt 1 snoozed 2 times", "attempt 1 started",
+        "attempt 1 given_back: unknown here",
+    ]  # fmt: skip
+    assert not any(line.startswith("past ") for line in lines)
 
 
 def test_failed_jobs_run_again(database: str) -> None:

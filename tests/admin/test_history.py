@@ -12,6 +12,7 @@ import awa_actors as awa
 from awa_actors.config import MaintenanceSettings
 from awa_actors.errors import JobNotFound, NotFound
 from awa_actors.jobs import JobState
+from awa_actors.store.hygiene import forget_instances
 from awa_actors.testing import abandon_one, expire_instance_and_tick, work_one
 
 
@@ -174,3 +175,19 @@ async def test_a_kind_that_nobody_knew_is_told_with_the_reason(client: awa.Clien
     (first,) = await client.admin.history(job.id)
     assert (first.outcome, first.reason) == ("given_back", "its worker has no handler for this kind")
     assert (await client.admin.dump(job.id))["timeline"][-2]["reason"] == first.reason
+
+
+async def test_a_process_is_known_for_as_long_as_completed_jobs_are(client: awa.Client, registry: awa.Registry) -> None:
+    @registry.worker(Payment)
+    async def pay(job: awa.Job[Payment]) -> None: ...
+
+    job = await client.insert(Payment())
+    await work_one(client)
+    (before,) = await client.admin.history(job.id)
+    async with client.pool.acquire() as session:
+        await session.execute("UPDATE awa.instances SET dead_at = dead_at - interval '2 hours'")
+        await forget_instances(session, 3 * 3600.0)
+        assert await client.admin.history(job.id) == (before,)
+        await forget_instances(session, 60.0)
+    (after,) = await client.admin.history(job.id)
+    assert (len(str(before.instance)), str(after.instance)[0]) == (36, "#")

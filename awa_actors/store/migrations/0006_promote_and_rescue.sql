@@ -149,8 +149,6 @@ BEGIN
         AND NOT EXISTS (SELECT FROM awa.instances i WHERE i.id = x.instance AND i.dead_at IS NULL)
         LIMIT p_rows FOR UPDATE SKIP LOCKED) s;
     IF v_jobs IS NULL THEN
-        -- Nothing of theirs is left: the rows may go.
-        DELETE FROM awa.instances i WHERE i.dead_at IS NOT NULL AND i.dead_at < v_now - interval '1 hour';
         RETURN;
     END IF;
     BEGIN
