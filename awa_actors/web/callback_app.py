@@ -23,9 +23,9 @@ from awa_actors.client import Client, open_client
 from awa_actors.config import DatabaseSettings
 from awa_actors.errors import UsageError
 from awa_actors.registry import Registry
-from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
-from awa_actors.store.resolve_together import complete_together
-from awa_actors.web.gathered import Answer, Gathered
+from awa_actors.store.resolve import Resolution, Resolved
+from awa_actors.store.resolve_together import Answer, Done, complete_together, resolve_one
+from awa_actors.web.gathered import Gathered
 from awa_actors.web.service import (
     ACTIONS,
     BODY_LIMIT,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from awa_actors.core.metrics import Telemetry
     from awa_actors.store.asyncio_pool import AsyncioPool
 
-Resolver = Callable[[Resolution], Awaitable[Resolved]]
+Resolver = Callable[[Resolution], Awaitable[Done | Resolved]]
 
 logger = logging.getLogger("awa_actors.callbacks")
 
@@ -128,9 +128,9 @@ class _Source:
     def on(self, client: Client) -> Resolver:
         """Resolve on a client's pool."""
 
-        async def alone(resolution: Resolution) -> Resolved:
+        async def alone(resolution: Resolution) -> Done | Resolved:
             async with client.pool.acquire() as session:
-                return await resolve_alone(session, self.registry, resolution)
+                return await resolve_one(session, self.registry, resolution)
 
         async def together(resolutions: Sequence[Resolution]) -> list[Answer]:
             async with client.pool.acquire() as session:

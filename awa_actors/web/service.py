@@ -30,6 +30,7 @@ from awa_actors.errors import (
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.decided import outcome_of
 from awa_actors.store.resolve import Resolution, Resolved
+from awa_actors.store.resolve_together import Done
 from awa_actors.web import signing
 
 ACTIONS = frozenset({"complete", "fail", "heartbeat", "resolve", "resume", "retry"})
@@ -210,7 +211,7 @@ class CallbackService:
                 return resolutions.heartbeat(callback_id, body.get("timeout_seconds", HEARTBEAT_SECONDS))
         return resolutions.retry(callback_id)
 
-    def respond(self, request: CallbackRequest, resolve: Callable[[Resolution], Resolved]) -> Reply:
+    def respond(self, request: CallbackRequest, resolve: Callable[[Resolution], Done | Resolved]) -> Reply:
         """Answer a request, whatever happens.
 
         Args:
@@ -225,7 +226,7 @@ class CallbackService:
         return _logged(request, reply, began)
 
     async def respond_async(
-        self, request: CallbackRequest, resolve: Callable[[Resolution], Awaitable[Resolved]]
+        self, request: CallbackRequest, resolve: Callable[[Resolution], Awaitable[Done | Resolved]]
     ) -> Reply:
         """As :meth:`respond`, with a function that is awaited."""
         began = time.perf_counter()
@@ -253,7 +254,9 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _done(resolved: Resolved) -> Reply:
+def _done(resolved: Done | Resolved) -> Reply:
+    if isinstance(resolved, Done):
+        return Reply(200, {"id": resolved.job_id, "state": "completed"})
     body: dict[str, Any] = {"id": resolved.job.id, "state": resolved.job.state.value}
     if resolved.decision is not None:
         told = outcome_of(resolved)

@@ -10,7 +10,7 @@ from callback_jobs import registered
 import awa_actors as awa
 from awa_actors.errors import CallbackNotFound
 from awa_actors.store.resolve import Resolved, complete
-from awa_actors.store.resolve_together import complete_together
+from awa_actors.store.resolve_together import Done, complete_together
 
 
 @attrs.frozen
@@ -31,11 +31,12 @@ async def test_each_of_many_completions_gets_its_own_answer(database: str) -> No
         resolutions.append(resolutions[0])  # twice: the second one comes too late
         async with awa.open_client(database) as client, client.pool.acquire() as session:
             answers = await complete_together(session, awa.Registry(), resolutions)
-        assert [type(one) for one in answers] == [Resolved, CallbackNotFound, Resolved, Resolved, CallbackNotFound]
-        results = [one.job.result for one in answers if isinstance(one, Resolved)]
-        assert results == [{"n": 0}, {"n": 1}, {"n": 2}]
-        done = connection.execute("SELECT count(*) FROM awa.jobs WHERE state = 'completed'").fetchone()
-        assert done == (3,)
+        assert [type(one) for one in answers] == [Resolved, CallbackNotFound, Resolved, Done, CallbackNotFound]
+        done = connection.execute(
+            "SELECT id, result FROM awa.jobs WHERE state = 'completed' ORDER BY id DESC"
+        ).fetchall()
+        assert done == [(job.job_id, {"n": n}) for n, job in enumerate(reversed(jobs))]
+        assert answers[3] == Done(jobs[0].job_id)
 
 
 async def test_what_something_follows_from_is_left_untouched(database: str) -> None:
@@ -62,6 +63,6 @@ async def test_a_callback_that_a_stranger_has_locked_holds_up_no_other(database:
                 resolutions = [complete(held.callback_id), complete(free.callback_id)]
                 answers = await complete_together(session, awa.Registry(), resolutions)
             assert answers[0] is None
-            assert isinstance(answers[1], Resolved)
+            assert answers[1] == Done(free.job_id)
             stranger.rollback()
-            assert isinstance((await complete_together(session, awa.Registry(), resolutions[:1]))[0], Resolved)
+            assert await complete_together(session, awa.Registry(), resolutions[:1]) == [Done(held.job_id)]
