@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -114,7 +114,23 @@ def callback_app(
             yield
         endpoint.resolve = None
 
-    return Starlette(routes=[Mount("/", app=endpoint)], lifespan=lifespan)
+    app = _App(routes=[Mount("/", app=endpoint)], lifespan=lifespan)
+    app.endpoint = endpoint
+    return app
+
+
+class _App(Starlette):
+    """What is asked of the ingress goes straight to its endpoint, unless the app was given more to do than that."""
+
+    endpoint: _Endpoint
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or run the lifespan."""
+        more = self.user_middleware or self.exception_handlers or len(self.routes) > 1
+        if scope["type"] == "http" and not more:
+            await self.endpoint(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 @attrs.frozen(eq=False)
@@ -191,15 +207,14 @@ class _Endpoint:
     async def _reply(self, scope: Any, headers: dict[str, str], receive: Any) -> Reply:
         try:
             action, callback_id = self.service.route(scope["method"], scope["path"].removeprefix(scope["root_path"]))
-            self.service.check_head(action, callback_id, headers)
+            checked = self.service.check_head(action, callback_id, headers)
             body = await self._body(headers, receive)
             if self.busy >= self.concurrency:
                 raise refused(503, "too many callbacks at once; try again", retry_after=SOON)
             self.busy += 1
             try:
-                reply = await self.service.respond_async(
-                    CallbackRequest(action, callback_id, headers, body, request_id(headers)), self._resolver()
-                )
+                request = CallbackRequest(action, callback_id, headers, body, request_id(headers))
+                reply = await self.service.respond_async(request, self._resolver(), checked)
             finally:
                 self.busy -= 1
         except Refused as refusal:
@@ -220,7 +235,7 @@ class _Endpoint:
         if length.isdigit() and int(length) > self.service.body_limit:
             await self._discard(receive, min(int(length), DISCARDED))
             raise _too_large(self.service.body_limit)
-        with anyio.move_on_after(BODY_BOUND):
+        with _within(BODY_BOUND):
             return await self._read(receive)
         raise refused(408, "the body did not arrive in time", connection="close")
 
@@ -243,7 +258,7 @@ class _Endpoint:
             receive: gives its messages.
             left: bytes at most.
         """
-        with anyio.move_on_after(BODY_BOUND):
+        with _within(BODY_BOUND):
             while left > 0:
                 message = await receive()
                 if not message.get("more_body"):
@@ -272,6 +287,11 @@ class _Endpoint:
             if self.unsigned:
                 logger.warning("%d callbacks were refused for their signature", self.unsigned)
             self.unsigned, self._counted_at = 0, now
+
+
+def _within(seconds: float) -> AbstractContextManager[object]:
+    """A bound on either loop; on Trio without what anyio puts around it, as each request has one."""
+    return trio.move_on_after(seconds) if trio.lowlevel.in_trio_task() else anyio.move_on_after(seconds)
 
 
 class _Gone(Exception):
