@@ -235,3 +235,11 @@ def test_importing_the_package_leaves_asyncio_and_the_extras_alone() -> None:
 @pytest.mark.parametrize("driver", sorted(path.stem for path in (PACKAGE / "bridge").glob("[a-z]*.py")))
 def test_importing_a_bridge_brings_no_trio(driver: str) -> None:
     assert not modules_after(f"import awa_actors.bridge.{driver}") & {"trio", "trio_asyncio"}
+
+
+def test_no_merge_was_left_half_done() -> None:
+    rooms = ("awa_actors", "model", "tests", "docs", "changelog.d")
+    texts = [path for room in rooms for path in (REPOSITORY / room).rglob("*") if path.suffix in {".py", ".sql", ".md"}]
+    assert len(texts) > 500
+    marked = [named(path) for path in texts if re.search(r"^(<{7}|>{7}) ", path.read_text(), re.MULTILINE)]
+    assert not marked, f"conflict markers in {', '.join(marked)}"
