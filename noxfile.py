@@ -54,8 +54,9 @@ def in_rings(session: nox.Session, module: str, *arguments: str, **environment: 
 
 def run_pytest(session: nox.Session, *paths: str, selected: str = "not bench", **environment: str) -> None:
     """Run pytest on paths, or on what stands after ``--``, with everything but the benchmarks selected."""
-    # One worker per core, each with a server of its own.
-    options = ["-m", selected, "-n", "logical", "--maxprocesses", "8", "--durations", "20"]
+    # Each worker has a server of its own. One more than there are cores: tests wait for processes half of their time.
+    workers = str(min((os.cpu_count() or 1) + 1, 8))
+    options = ["-m", selected, "-n", workers, "--dist", "worksteal", "--durations", "20"]
     chosen = session.posargs or paths
     try:
         in_rings(session, "pytest", *options, *chosen, **environment)
