@@ -126,7 +126,7 @@ def docs(session: nox.Session) -> None:
     """The documentation, warnings being errors."""
     if not Path("docs/conf.py").exists():
         session.skip("there is no docs/conf.py")
-    session.install(*group("docs"), "-e", EVERYTHING)
+    session.install("--no-compile", *group("docs"), "-e", EVERYTHING)
     session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", "docs/_build/html")
 
 
@@ -149,7 +149,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def build(session: nox.Session) -> None:
     """Build sdist and wheel, and use the wheel where nothing else is installed."""
-    session.install("build")
+    session.install("--no-compile", "build")
     distributions = Path(session.create_tmp()).resolve()
     for old in distributions.glob("awa_actors-*"):
         old.unlink()
