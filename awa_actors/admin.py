@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from awa_actors.batch_admin import BatchAdmin
+from awa_actors.bulk_admin import retried
 from awa_actors.core.text import storable
 from awa_actors.core.validation import aware_datetime, check_queue
 from awa_actors.dead_letter_admin import DeadLetterAdmin
@@ -33,7 +34,7 @@ class Admin(DeploymentAdmin):
     @property
     def dead_letters(self) -> DeadLetterAdmin:
         """What there is to do with jobs that failed for good and are kept apart."""
-        return DeadLetterAdmin(self._pool)
+        return DeadLetterAdmin(self._pool, self._meters)
 
     @property
     def batches(self) -> BatchAdmin:
@@ -111,7 +112,7 @@ class Admin(DeploymentAdmin):
 
         async with self._pool.acquire() as session:
             found = await jobs.retry(session, job_id)
-        return None if found is None else found[0]
+        return retried(self._meters, found)
 
     async def pause_queue(self, queue: str, *, by: str | None = None, until: dt.datetime | None = None) -> None:
         """Stop claims from a queue in every process, at the next claim; running jobs go on."""

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from awa_actors.actors.meters import Meters
 from awa_actors.core.history import AttemptRecord, history, summary, timeline
 from awa_actors.core.text import storable
 from awa_actors.core.unique import unique_key
 from awa_actors.core.validation import check_kind, check_queue, check_unique_key
 from awa_actors.errors import FollowUpError, JobNotFound, NotFound, UsageError
 from awa_actors.follow_up_admin import FollowUpAdmin, follow_cancel
-from awa_actors.jobs import JobRow
+from awa_actors.jobs import JobRow, JobState
 from awa_actors.registry import Registry
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ class BulkAdmin(FollowUpAdmin):
 
         wanted = dead_letters.Filter(check_kind(kind))
         async with self._pool.acquire() as session:
-            gone = [await dead_letters.discard(session, wanted, dead=dead) for dead in (False, True)]
-        return sum(gone)
+            failed = await dead_letters.discard(session, wanted, dead=False)
+            dead = await dead_letters.discard(session, wanted, dead=True)
+        self._meters.left_dlq("purged", dead)
+        return failed.total() + dead.total()
 
     async def drain_queue(self, queue: str, reason: str = "the queue was drained") -> Drained:
         """Cancel everything that waits in a queue now, with its follow-ups; what runs goes on, what comes later stays.
@@ -165,7 +168,7 @@ class BulkAdmin(FollowUpAdmin):
         known = [one for one in history(job) if attempt is None or one.attempt == attempt]
         if not known:
             which = "any attempt" if attempt is None else f"attempt {attempt}"
-            raise NotFound(f"nothing is known of {which} of job {job_id}: snoozes and interruptions leave no record")
+            raise NotFound(f"nothing is known of {which} of job {job_id}")
         return {"job_id": job.id, "kind": job.kind, "queue": job.queue, "args": job.args, **attrs.asdict(known[-1])}
 
     async def _found(self, job_id: int) -> JobRow:
@@ -176,6 +179,16 @@ class BulkAdmin(FollowUpAdmin):
         if found is None:
             raise JobNotFound(f"there is no job {job_id} (any more)")
         return found
+
+
+def retried(meters: Meters, found: tuple[JobRow, JobState, bool] | None) -> JobRow | None:
+    """Give the row of a retry, and count it if it was a dead letter."""
+    if found is None:
+        return None
+    row, _, was_dead_letter = found
+    if was_dead_letter:
+        meters.left_dlq("retried", {row.queue: 1})
+    return row
 
 
 async def cancel_within(session: Session, registry: Registry, job_id: int, reason: str) -> JobRow | None:

@@ -13,7 +13,7 @@ import trio
 from awa_actors import codec
 from awa_actors.actors.meters import Meters
 from awa_actors.admin import Admin
-from awa_actors.bulk_admin import cancel_key_within, cancel_within, derived_key
+from awa_actors.bulk_admin import cancel_key_within, cancel_within, derived_key, retried
 from awa_actors.config import Budget, DatabaseSettings, MaintenanceSettings, QueueConfig, WorkerSettings
 from awa_actors.errors import UsageError
 from awa_actors.external import ResolvesCallbacks
@@ -21,10 +21,11 @@ from awa_actors.jobs import FinalizationReceipt, InsertedJob, InsertOpts, JobRow
 from awa_actors.private_postgres import PrivatePostgres
 from awa_actors.registry import Registry
 from awa_actors.running_job import Job
+from awa_actors.store import bulk
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
 from awa_actors.store.decided import ExternalOutcome, outcome_of
-from awa_actors.store.insert import NewJob, admit, admit_many, chunks, inserted, parameters, statement
+from awa_actors.store.insert import NewJob, admit, admit_many, all_of, chunks
 
 if TYPE_CHECKING:
     from awa_actors.actors.maintenance import Maintenance
@@ -39,13 +40,15 @@ Row = Any
 
 
 async def _insert(session: Session, statements: Iterable[Sequence[NewJob]], meters: Meters) -> list[InsertedJob]:
-    done: list[InsertedJob] = []
     began = time.perf_counter()
-    for jobs in statements:
-        done.extend(inserted(jobs, await session.fetchrow(statement(jobs), *parameters(jobs))))
+    done = [job for jobs in statements for job in await bulk.insert_jobs(session, jobs)]
+    _count(meters, done, began)
+    return done
+
+
+def _count(meters: Meters, done: list[InsertedJob], began: float) -> None:
     if meters.instruments is not None and done:
         meters.inserted([(job.kind, job.queue) for job in done if job.inserted], time.perf_counter() - began)
-    return done
 
 
 def _sending(meters: Meters, args: Any, opts: InsertOpts | None) -> AbstractContextManager[None]:
@@ -92,8 +95,8 @@ class Transaction(ResolvesCallbacks):
 
     async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
         """Insert many jobs; they exist when this transaction commits."""
-        wanted = list(jobs) if self._meters.tracing is not None else jobs
-        with _sending_many(self._meters, len(wanted) if isinstance(wanted, list) else 0):
+        wanted = all_of(jobs)
+        with _sending_many(self._meters, len(wanted)):
             return await _insert(self._session, chunks(admit_many(wanted, opts, limit=self._limit)), self._meters)
 
     async def cancel(self, job_id: int, reason: str = "cancelled by an operator") -> JobRow | None:
@@ -126,8 +129,7 @@ class Transaction(ResolvesCallbacks):
         """
         from awa_actors.store import jobs
 
-        found = await jobs.retry(self._session, job_id)
-        return None if found is None else found[0]
+        return retried(self._meters, await jobs.retry(self._session, job_id))
 
     async def complete(self, job: Job[Any]) -> FinalizationReceipt:
         """Complete the job whose handler this is, in this transaction; return the receipt from the handler.
@@ -146,10 +148,14 @@ class Transaction(ResolvesCallbacks):
     ) -> ExternalOutcome:
         """Let the callback's own expressions decide what the payload means; locked until this transaction ends."""
         asked = resolutions.by_expressions(callback_id, payload, default_action, limit=self._limit)
-        return outcome_of(await resolutions.resolve_within(self._session, self._registry, asked))
+        resolved = await resolutions.resolve_within(self._session, self._registry, asked)
+        self._meters.buried([resolved.job])
+        return outcome_of(resolved)
 
     async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
-        return (await resolutions.resolve_within(self._session, self._registry, resolution)).job
+        job = (await resolutions.resolve_within(self._session, self._registry, resolution)).job
+        self._meters.buried([job])
+        return job
 
     @property
     def _payload_limit(self) -> int:
@@ -204,14 +210,21 @@ class Client(ResolvesCallbacks):
             jobs: instances of args classes, not necessarily of one.
             opts: options of every one of them.
         """
-        wanted = list(jobs) if self.meters.tracing is not None else jobs
-        with _sending_many(self.meters, len(wanted) if isinstance(wanted, list) else 0):
-            statements = list(chunks(admit_many(wanted, opts, limit=self.settings.max_args_bytes)))
-            async with self.pool.acquire() as session:
-                if len(statements) <= 1:
-                    return await _insert(session, statements, self.meters)
-                async with session.transaction():
-                    return await _insert(session, statements, self.meters)
+        wanted = all_of(jobs)
+        with _sending_many(self.meters, len(wanted)):
+            limit = self.settings.max_args_bytes
+            if len(wanted) < bulk.WORTH_COPYING or (opts is not None and opts.unique is not None):
+                statements = list(chunks(admit_many(wanted, opts, limit=limit)))
+                async with self.pool.acquire() as session:
+                    if len(statements) <= 1:
+                        return await _insert(session, statements, self.meters)
+                    async with session.transaction():
+                        return await _insert(session, statements, self.meters)
+            async with self.pool.acquire() as session, session.transaction():
+                began = time.perf_counter()
+                done = await bulk.insert_many(session, wanted, opts, limit)
+                _count(self.meters, done, began)
+                return done
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -228,7 +241,9 @@ class Client(ResolvesCallbacks):
 
     async def _resolve(self, resolution: resolutions.Resolution) -> JobRow:
         async with self.pool.acquire() as session:
-            return (await resolutions.resolve_alone(session, self.registry, resolution)).job
+            job = (await resolutions.resolve_alone(session, self.registry, resolution)).job
+        self.meters.buried([job])
+        return job
 
     @property
     def _payload_limit(self) -> int:
@@ -332,7 +347,7 @@ async def open_client(
         try:
             known = registry or Registry()
             meters = Meters() if telemetry is None else Meters(telemetry.instruments, telemetry.tracing)
-            yield Client(pool, known, settings, Admin(pool, known), meters)
+            yield Client(pool, known, settings, Admin(pool, known, meters=meters), meters)
         finally:
             await pool.close()
 

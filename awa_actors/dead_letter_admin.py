@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from awa_actors.actors.meters import Meters
 from awa_actors.core.validation import aware_datetime, check_priority, check_queue, positive_seconds
 from awa_actors.errors import JobNotFound, UsageError
 from awa_actors.jobs import JobRow
@@ -52,6 +53,7 @@ class DeadLetterAdmin:
     """List, retry, move and purge. Bulk forms commit in pages, may be repeated, and need a filter or ``all=True``."""
 
     _pool: Pool
+    _meters: Meters = attrs.field(factory=Meters)
 
     async def list(
         self,
@@ -134,7 +136,9 @@ class DeadLetterAdmin:
             found = await dead_letters.retry(session, job_id, where)
         if found is None:
             raise JobNotFound(f"job {job_id} is no dead letter (any more)")
-        return found
+        row, dead_in = found
+        self._meters.left_dlq("retried", {dead_in: 1})
+        return row
 
     async def retry_bulk(
         self,
@@ -156,7 +160,9 @@ class DeadLetterAdmin:
 
         wanted, where = narrowed(kind, queue, tag, all), redriven(to_queue, priority, run_at)
         async with self._pool.acquire() as session:
-            return await dead_letters.retry_many(session, wanted, where, dead=True)
+            done = await dead_letters.retry_many(session, wanted, where, dead=True)
+        self._meters.left_dlq("retried", done.by_queue)
+        return done
 
     async def move(
         self,
@@ -176,7 +182,10 @@ class DeadLetterAdmin:
 
         wanted = narrowed(kind, queue, tag, all or job_id is not None)
         async with self._pool.acquire() as session:
-            return await dead_letters.move(session, wanted, job_id)
+            moved = await dead_letters.move(session, wanted, job_id)
+        for (of_kind, of_queue), number in moved.items():
+            self._meters.moved_to_dlq(of_kind, of_queue, "manual", number)
+        return moved.total()
 
     async def purge(
         self, *, kind: str | None = None, queue: str | None = None, tag: str | None = None, all: bool = False
@@ -190,4 +199,6 @@ class DeadLetterAdmin:
 
         wanted = narrowed(kind, queue, tag, all)
         async with self._pool.acquire() as session:
-            return await dead_letters.discard(session, wanted, dead=True)
+            gone = await dead_letters.discard(session, wanted, dead=True)
+        self._meters.left_dlq("purged", gone)
+        return gone.total()

@@ -153,6 +153,13 @@ async def _lanes(visit: Visit) -> Verdict:
     return doctor_work.judge_lanes(visit.lease, visit.processes)
 
 
+async def _schedules(visit: Visit) -> Verdict:
+    from awa_actors.store import doctor_work as look
+
+    async with visit.session() as session:
+        return doctor_work.judge_schedules(await look.schedules(session))
+
+
 async def _workers(visit: Visit) -> Verdict:
     return doctor_work.judge_workers(visit.processes, visit.jobs_wait)
 
@@ -250,6 +257,7 @@ CHECKS: dict[str, Callable[[Visit], Awaitable[Verdict]]] = {
     "horizon": _horizon,
     "leader": _leader,
     "lanes": _lanes,
+    "schedules": _schedules,
     "workers": _workers,
     "listeners": _listeners,
     "queues": _queues,

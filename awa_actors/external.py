@@ -37,7 +37,7 @@ class ResolvesCallbacks:
         return await self._resolve(resolutions.complete(callback_id, payload, limit=self._payload_limit))
 
     async def fail_external(self, callback_id: str, error: str) -> JobRow:
-        """Fail the job for good; it does not become a dead letter."""
+        """Fail the job for good; where its queue keeps dead letters it becomes one."""
         return await self._resolve(resolutions.fail(callback_id, error))
 
     async def retry_external(self, callback_id: str) -> JobRow:

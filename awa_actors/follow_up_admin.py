@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from awa_actors.actors.meters import Meters
 from awa_actors.codec import structure
 from awa_actors.core.text import storable
 from awa_actors.errors import AwaError, FollowUpError, NotFound, TransientStoreError, UsageError, ValidationError
@@ -32,11 +33,13 @@ class FollowUpAdmin:
         _pool: for work.
         _registry: of this process; its specs follow what is done here, and are what a replay evaluates.
         watching: observers of the workers and maintenance that run on this client.
+        _meters: of the client.
     """
 
     _pool: Pool
     _registry: Registry = attrs.field(factory=Registry)
     watching: list[Observers] = attrs.field(factory=list)
+    _meters: Meters = attrs.field(factory=Meters, kw_only=True)
 
     async def cancel(
         self, job_id: int, reason: str = "cancelled by an operator", *, without_follow_ups: bool = False

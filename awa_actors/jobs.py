@@ -196,7 +196,11 @@ class InsertedJob:
 
 @attrs.frozen(kw_only=True)
 class JobRow:
-    """One job as stored, whichever table it lives in. Instants are the database's."""
+    """One job as stored, whichever table it lives in. Instants are the database's.
+
+    Shape: `errors` are attempts that failed or were taken away; `past` those that ended otherwise and were not counted
+    (snoozed, interrupted, resumed). ``client.admin.history`` tells both in one.
+    """
 
     id: int
     kind: str
@@ -216,6 +220,7 @@ class JobRow:
     metadata: dict[str, Any] = attrs.field(factory=dict)
     tags: tuple[str, ...] = ()
     errors: tuple[dict[str, Any], ...] = ()
+    past: tuple[dict[str, Any], ...] = ()
     progress: dict[str, Any] | None = None
     result: Any = None
     unique_key: bytes | None = None

@@ -73,6 +73,15 @@ def registered(
     return job
 
 
+def dying(connection: psycopg.Connection[Any]) -> CallbackJob:
+    """A parked job on a queue that keeps dead letters."""
+    job = registered(connection, "parked")
+    connection.execute(
+        "INSERT INTO awa.queues (queue, dlq_enabled) SELECT queue, true FROM awa.jobs WHERE id = %s", [job.job_id]
+    )
+    return job
+
+
 def look(connection: psycopg.Connection[Any], job: CallbackJob) -> str:
     """What a handler that waits inside sees."""
     status: str = value(

@@ -82,7 +82,7 @@ def arm(point: str) -> None:
 
     async def deadly_fetchrow(self: Session, sql: str, *args: Any) -> Any:
         nonlocal is_armed
-        if "awa.insert_jobs" in sql:
+        if "awa.insert_" in sql:
             is_armed = True
             if point == "before the insert":
                 die()

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from awa_actors.actors.listener import Listener
+from awa_actors.actors.meters import Meters
 from awa_actors.core.liveness import Liveness
 from awa_actors.errors import StoreError
 from awa_actors.store.beat import Beat, Pulse
@@ -51,6 +52,7 @@ class LivenessActor:
         lost: called when this instance's attempts have gone to others.
         look: what a description needs to know; asked before every publication.
         listener: of this process, whose server process is published: an outsider can tell whether it lives.
+        meters: told of stored beats.
     """
 
     pool: Pool
@@ -64,6 +66,7 @@ class LivenessActor:
     lost: Callable[[], None] = lambda: None
     look: Callable[[Session], Awaitable[None]] = _nothing_to_look_at
     listener: Listener | None = None
+    meters: Meters = attrs.field(factory=Meters)
     instance: uuid.UUID = attrs.field(factory=uuid.uuid4)
     state: str = "running"
     pulse: Pulse = attrs.field(factory=Pulse)
@@ -147,8 +150,12 @@ class LivenessActor:
         await leave(session, self.instance)
 
     async def _turn(self) -> None:
+        counted = 0
         while True:
             self.pulse.loop_turned = time.monotonic()
+            if (stored := self.pulse.stored) > counted:
+                self.meters.beaten(stored - counted)
+                counted = stored
             await trio.sleep(TURN)
 
     async def _publish(self, connection: OwnConnection) -> None:

@@ -51,7 +51,8 @@ class MaintenanceRole:
             await check(session)
         listener, observers = Listener(self.pool, "maintenance"), Observers(self.registry, self.watching)
         liveness = LivenessActor(
-            self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {}
+            self.pool, "maintenance", awa_actors.__version__, self.life.liveness, self.life.loop_stall_limit, (), {},
+            meters=self.meters,
         )  # fmt: skip
         liveness.listener = listener
         planes = Planes(self.life.storage)

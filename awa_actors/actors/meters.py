@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -139,15 +139,41 @@ class Meters:
         if len(landed) > landed.completed:
             rest = (_end(ended, landed) for ended in batch if ended.decision is not COMPLETED)
             self.totals.update(end for end in rest if end not in ("completed", "stale"))
+            self.buried(row for row in landed.values() if isinstance(row, JobRow))
         if self.instruments is not None:
             _measure(self.instruments, recorder, batch, landed, seconds)
 
     def rescued(self, rescued: Sequence[RescuedJob]) -> None:
         """Attempts were taken back."""
         self.totals["rescued"] += len(rescued)
+        self.buried(one.job for one in rescued)
         if self.instruments is not None:
             for reason, number in Counter(one.reason for one in rescued).items():
                 self.instruments.add("awa.maintenance.rescues", number, {m.RESCUE: reason})
+
+    def buried(self, landed: Iterable[JobRow]) -> None:
+        """Jobs have landed, those with a `dlq_reason` as dead letters."""
+        found = Counter((row.kind, row.queue, row.dlq_reason) for row in landed if row.dlq_reason is not None)
+        for (kind, queue, reason), number in found.items():
+            self.moved_to_dlq(kind, queue, reason, number)
+
+    def moved_to_dlq(self, kind: str, queue: str, reason: str, number: int) -> None:
+        """So many jobs have become dead letters."""
+        self.totals["dlq_moved"] += number
+        if self.instruments is not None:
+            self.instruments.add("awa.job.dlq_moved", number, {m.KIND: kind, m.QUEUE: queue, m.DLQ_REASON: reason})
+
+    def left_dlq(self, end: Literal["retried", "purged"], queues: Mapping[str, int]) -> None:
+        """Dead letters run again or were deleted, by the queue that they were dead in."""
+        self.totals[f"dlq_{end}"] += sum(queues.values())
+        if self.instruments is not None:
+            for queue, number in queues.items():
+                self.instruments.add(f"awa.job.dlq_{end}", number, {m.QUEUE: queue})
+
+    def beaten(self, beats: int) -> None:
+        """So many beats were stored since the last time."""
+        if self.instruments is not None:
+            self.instruments.add("awa.heartbeat.batches", beats)
 
     def passed(self, lane: str, interval: float, seconds: float, done: int | None) -> None:
         """A pass of a lane has ended; `done` None: it failed."""
@@ -201,6 +227,10 @@ class Meters:
         self.instruments.show("awa.storage.state", [(storage, 1)])
         backlog = [] if counted.canonical_backlog is None else [(m.NO_ATTRIBUTES, counted.canonical_backlog)]
         self.instruments.show("awa.storage.canonical_live_backlog", backlog)
+        ready = [({m.STORAGE_ACTION: step}, int(is_ready)) for step, is_ready in counted.ready]
+        self.instruments.show("awa.storage.transition_ready", ready)
+        runtimes = [({m.STORAGE_CAPABILITY: name}, number) for name, number in counted.runtimes]
+        self.instruments.show("awa.storage.live_runtime_capability", runtimes)
 
     def described(self, described: Iterable[Described]) -> None:
         """What live processes say about queues and kinds, as the leader read it."""
@@ -237,6 +267,7 @@ class Meters:
 _OF_THE_LEADER = (
     *("awa.queue.depth", "awa.queue.lag", "awa.job.dlq_depth", "awa.storage.state"),
     *("awa.queue.info", "awa.job_kind.info"),
+    *("awa.storage.transition_ready", "awa.storage.live_runtime_capability"),
     *("awa.storage.canonical_live_backlog", "awa.ring.current_slot", "awa.ring.generation"),
 )
 _COUNTED = frozenset(

@@ -1,7 +1,8 @@
 """Records ends of attempts in batches, each with the follow-up jobs that belong to it: both are committed, or neither.
 
 Two of these run in a worker: the completer takes plain completions, reschedule takes everything else, so that a storm
-of failures does not slow successes. Each owns one connection, so handlers that use up the pool starve neither.
+of failures does not slow successes. Each owns one connection, so handlers that use up the pool starve neither. Where
+follow-ups of completions are registered, there are two completers on one mailbox.
 """
 
 from __future__ import annotations
@@ -247,12 +248,12 @@ class Recorder:
         return events
 
     def _events(self, batch: list[Ended], landed: dict[int, Any]) -> list[Event[Any]]:
-        made = [
-            event_of(ended, landed[ended.attempt.claimed.job_id])
-            for ended in batch
-            if ended.attempt.claimed.job_id in landed
-        ]
-        return [event for event in made if event is not None]
+        made = []
+        for ended in batch:
+            became = landed.get(ended.attempt.claimed.job_id)
+            if became is not None and (event := event_of(ended, became)) is not None:
+                made.append(event)
+        return made
 
     async def _record_without(self, session: Session, ended: Ended, failure: SpecFailed) -> None:
         """A follow-up failed: run the attempt again with that error; after enough failures, commit anyway."""

@@ -13,6 +13,7 @@ from awa_actors.jobs import Completion
 from awa_actors.registry import WorkerSpec
 
 GIVEN_BACK_KEY = "awa:given_back"
+WHY = "its worker has no handler for this kind"
 LONGEST_WAIT = 60.0
 """Seconds: the wait doubles from one second up to this each time nobody knew the kind."""
 
@@ -36,6 +37,5 @@ def given_back(attempt: Attempt) -> Decision:
     if times == 1:
         logger.warning("job %d goes back for %.0f s: %s", claimed.job_id, delay, reason)
     note = {"reason": reason, "times": times}
-    return Decision(
-        Outcome.GIVEN_BACK, {"state": "scheduled", "delay": delay, "uncount": True, "metadata": {GIVEN_BACK_KEY: note}}
-    )
+    fields = {"state": "scheduled", "delay": delay, "uncount": True, "ended_as": "given_back", "why": WHY}
+    return Decision(Outcome.GIVEN_BACK, {**fields, "metadata": {GIVEN_BACK_KEY: note}})

@@ -158,6 +158,9 @@ class WorkerActor:
             {**planes.describe(), **follow_ups.describe(), "totals": meters.describe()},
         )
         recorders = [self._recorder("completer", boxes.completions[1], follow_ups, observers)]
+        if any(outcome == "completed" for outcome, _ in self.registry.follow_ups):
+            # What follows from one batch is planned here while the database writes another one.
+            recorders.append(self._recorder("completer", boxes.completions[1].clone(), follow_ups, observers))
         recorders.append(self._recorder("reschedule", boxes.others[1], follow_ups, observers))
         maintenance = None
         if self.maintenance is not None:
@@ -237,6 +240,7 @@ class WorkerActor:
             self.settings.loop_stall_limit,
             tuple(self.registry.workers),
             {queue.name: {"max_workers": queue.max_workers} for queue in self.queues},
+            meters=self.client.meters,
         )
 
     async def _dispatch(

@@ -104,7 +104,7 @@ def show(shared: Shared, job_id: int) -> int:
         write_json(fields)
         return OK
     for name, value in fields.items():
-        if name != "errors" and value not in (None, (), {}):
+        if name not in ("errors", "past") and value not in (None, (), {}):
             print(f"{name:<13} {shown(value.hex() if isinstance(value, bytes) else value)}")
     for entry in fields["errors"]:
         print(f"\nattempt {entry.get('attempt', '?')} at {entry.get('at', '?')}:")

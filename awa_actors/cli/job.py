@@ -74,12 +74,13 @@ def show(shared: Shared, job_id: int) -> int:
         write_json(job_fields(found))
         return OK
     for name, value in job_fields(found).items():
-        if name != "errors" and value not in (None, (), {}):
+        if name not in ("errors", "past") and value not in (None, (), {}):
             print(f"{name:<13} {shown(value.hex() if isinstance(value, bytes) else value)}")
     print()
     for entry in timeline(found):
         by = f" by {entry['instance']}" if entry.get("instance") else ""
-        print(f"{shown(entry['at'])}  {shown(entry['what'])}{by}")
+        why = f": {shown(entry['reason'])}" if entry.get("reason") else ""
+        print(f"{shown(entry['at'])}  {shown(entry['what'])}{by}{why}")
     for error in found.errors:
         print(f"\nattempt {error.get('attempt', '?')} at {error.get('at', '?')}:")
         for line in str(error.get("error", error)).splitlines():

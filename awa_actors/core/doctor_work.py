@@ -79,6 +79,25 @@ class OutboxLook:
     error: str | None
 
 
+@attrs.frozen
+class ScheduleLook:
+    """A schedule that is not paused.
+
+    Args:
+        name: its name.
+        application: whose process decides its fires.
+        decided: such a process holds the lease of it.
+        declared: seconds since a deciding process last said that it has this schedule.
+        stale: that is so long ago that none has.
+    """
+
+    name: str
+    application: str
+    decided: bool
+    declared: float
+    stale: bool
+
+
 def judge_leader(lease: Lease | None, jobs_wait: bool, processes: Sequence[Process]) -> Verdict:
     """Somebody keeps the database moving."""
     if lease is not None and lease.is_held:
@@ -117,6 +136,30 @@ def judge_lanes(lease: Lease | None, processes: Sequence[Process]) -> Verdict:
         elif blocked := lane.get("blocked"):
             found.append(warn(f"lane {name} is held up: {_first_line(blocked)}"))
     return worst(found, f"{len(led)} lanes, all well")
+
+
+def judge_schedules(looks: Sequence[ScheduleLook]) -> Verdict:
+    """Every schedule that is not paused has a live process that decides its fires, or ticks that do."""
+    found = []
+    for application in sorted({one.application for one in looks if one.stale}):
+        stale = [one for one in looks if one.application == application and one.stale]
+        names = listed(repr(one.name) for one in stale)
+        since = ago(min(one.declared for one in stale))
+        if any(one.decided for one in stale):
+            found.append(
+                warn(
+                    f"nobody declares {names} any more, for {since}, though a process decides the schedules of"
+                    f" {application!r}: 'awa-actors cron remove' what was given up"
+                )
+            )
+        else:
+            found.append(
+                bad(
+                    f"no live process decides {names} of {application!r}, for {since}: run one with that application"
+                    " and maintenance, or 'awa-actors cron pause' or 'remove' what was given up"
+                )
+            )
+    return worst(found, f"{len(looks)} schedules, all decided" if looks else "there is no schedule")
 
 
 def judge_workers(processes: Sequence[Process], jobs_wait: bool) -> Verdict:

@@ -52,6 +52,8 @@ TERMINAL = "awa.job.terminal"
 REASON = "awa.dispatch.reason"
 RECORDER = "awa.completion.shard"
 RESCUE = "awa.rescue.kind"
+DLQ_REASON = "awa.dlq.reason"
+STORAGE_ACTION, STORAGE_CAPABILITY = "awa.storage.action", "awa.storage.capability"
 BRANCH = "awa.maintenance.branch"
 RING, RING_OUTCOME, RING_BLOCKER = "awa.ring", "awa.ring.outcome", "awa.ring.blocker"
 DISPLAY_NAME, OWNER = "awa.descriptor.display_name", "awa.descriptor.owner"
@@ -102,11 +104,15 @@ METRICS: dict[str, Metric] = {
         Metric("awa.job.waiting_external", _C, "{job}", "Jobs parked for a callback", _JOB),
         Metric("awa.job.interrupted", _C, "{job}", "Attempts given back because their worker stopped", _JOB),
         Metric("awa.job.stale", _C, "{job}", "Ends that were dropped: the attempt had been taken away", _JOB),
+        Metric("awa.job.dlq_moved", _C, "{job}", "Jobs that became dead letters", (*_JOB, DLQ_REASON)),
+        Metric("awa.job.dlq_retried", _C, "{job}", "Dead letters that run again", (QUEUE,)),
+        Metric("awa.job.dlq_purged", _C, "{job}", "Dead letters that operators deleted", (QUEUE,)),
         Metric("awa.job.duration", _H, "s", "How long handlers ran", _JOB),
         Metric("awa.completion.flushes", _C, "{flush}", "Batches of ends written", (RECORDER,)),
         Metric("awa.completion.flush_batch_size", _H, "{job}", "Ends in one batch", (RECORDER,)),
         Metric("awa.completion.flush_duration", _H, "s", "How long writing a batch took", (RECORDER,)),
         # Liveness and follow-ups.
+        Metric("awa.heartbeat.batches", _C, "{beat}", "Beats that were stored"),
         Metric("awa.heartbeat.age", _G, "s", "Age of the last beat that was stored"),
         Metric("awa.follow_ups.dropped", _U, "{job}", "Best-effort follow-ups of rescues that were lost"),
         # Maintenance: only the leader moves these.
@@ -154,6 +160,20 @@ METRICS: dict[str, Metric] = {
             _G,
             "{job}",
             "Jobs that have not ended and still are in the canonical plane",
+        ),
+        Metric(
+            "awa.storage.transition_ready",
+            _G,
+            "{step}",
+            "1 while nothing stands in the way of a step of the transition, else 0",
+            (STORAGE_ACTION,),
+        ),
+        Metric(
+            "awa.storage.live_runtime_capability",
+            _G,
+            "{process}",
+            "Live processes by what they can do with the storage planes",
+            (STORAGE_CAPABILITY,),
         ),
         # Callbacks.
         Metric(

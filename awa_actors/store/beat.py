@@ -31,12 +31,14 @@ class Pulse:
         loop_turned: when the event loop last turned (monotonic seconds), written by the loop.
         gone: the instance's row is dead or missing: its attempts belong to others now.
         skipped: beats that were left out because the loop had not turned.
+        stored: beats of this incarnation that the database has taken, counted by the thread.
     """
 
     last_good: float = attrs.field(factory=time.monotonic)
     loop_turned: float = attrs.field(factory=time.monotonic)
     gone: bool = False
     skipped: int = 0
+    stored: int = 0
 
 
 @attrs.frozen(eq=False)
@@ -96,6 +98,7 @@ class Beat:
             return None
         if alive:
             self.pulse.last_good = sent
+            self.pulse.stored += 1
         else:
             self.pulse.gone = True
             self.changed()

@@ -92,6 +92,11 @@ async def claim(
             row = await session.fetchrow(CLAIM, *asked)
         else:
             row = await session.fetchrow(CLAIM_PLANES, *asked, planes is ClaimFrom.BOTH)
+    return claim_of(session, row, instance, limit, max_bytes)
+
+
+def claim_of(session: Session, row: Any, instance: uuid.UUID, limit: int = 1, max_bytes: int = 1) -> Claim:
+    """Read what a claim of the server gave, and note it in the log of the run."""
     if row is None or row["job_ids"] is None:
         return Claim([], [], instance=instance)
     if session.log is not None:

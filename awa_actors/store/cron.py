@@ -11,9 +11,11 @@ import orjson
 
 from awa_actors.core.cron import CronExpression, decided_until
 from awa_actors.core.json_text import canonical_json
+from awa_actors.core.trace_context import TRACEPARENT_KEY
 from awa_actors.errors import NotFound, ValidationError
 from awa_actors.jobs import InsertedJob
 from awa_actors.registry import CronSpec
+from awa_actors.store.ambient_trace import ambient_trace
 from awa_actors.store.pool import Session
 
 STALE_AFTER = 300.0
@@ -42,7 +44,7 @@ UPDATE awa.cron_schedules s SET paused_at = NULL, paused_by = NULL FROM before b
 RETURNING b.paused
 """
 REMOVE = "DELETE FROM awa.cron_schedules WHERE name = $1 RETURNING true"
-TRIGGER = "SELECT id, kind, queue, coalesce(inserted, true) AS inserted FROM awa.cron_trigger($1)"
+TRIGGER = "SELECT id, kind, queue, coalesce(inserted, true) AS inserted FROM awa.cron_trigger($1, $2::text::jsonb)"
 
 
 @attrs.frozen
@@ -213,13 +215,15 @@ async def resume(session: Session, name: str) -> bool:
 
 
 async def trigger(session: Session, name: str) -> InsertedJob:
-    """Enqueue the job of a schedule now, paused or not; its mark stays.
+    """Enqueue the job of a schedule now, paused or not; its mark stays. It belongs to the trace that is active here.
 
     Raises:
         NotFound: there is no such schedule.
         UniqueConflict: another job holds its unique key.
     """
-    row = await session.fetchrow(TRIGGER, name)
+    trace = ambient_trace()
+    noted = {} if trace is None else {TRACEPARENT_KEY: trace}
+    row = await session.fetchrow(TRIGGER, name, orjson.dumps(noted).decode())
     _known(name, row["id"])
     return InsertedJob(row["id"], row["kind"], row["queue"], row["inserted"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from typing import Any
 
 import attrs
@@ -33,23 +34,27 @@ POLICIES = """
 SELECT queue, coalesce(dlq_enabled, false), extract(epoch FROM dlq_retention)::float8 FROM awa.queues
 WHERE dlq_enabled IS NOT NULL OR dlq_retention IS NOT NULL ORDER BY queue
 """
-RETRY = "SELECT awa_queue.retry_ended($1, true, $2, $3::smallint, $4) AS job, clock_timestamp() AS t"
+# In which queue it was dead, as this statement's snapshot shows it.
+RETRY = """
+SELECT awa_queue.retry_ended($1, true, $2, $3::smallint, $4) AS job, clock_timestamp() AS t,
+       (SELECT d.queue FROM awa_queue.dlq_entries d WHERE d.job_id = $1) AS queue
+"""
 RETRY_EACH = "SELECT retried, refused::text AS refused FROM awa_queue.retry_each($1, $2, $3, $4::smallint, $5)"
 NOW = "SELECT clock_timestamp()"
 # Oldest first and only what was there at the beginning: a job that dies again meanwhile is not retried again.
 DEAD_PAGE = f"""
-SELECT d.dlq_at AS at, d.job_id FROM awa_queue.dlq_entries d
+SELECT d.dlq_at AS at, d.job_id, d.queue FROM awa_queue.dlq_entries d
 WHERE {FILTER} AND d.dlq_at <= $4 AND ($5::timestamptz IS NULL OR (d.dlq_at, d.job_id) > ($5, $6))
 ORDER BY d.dlq_at, d.job_id LIMIT $7
 """
 FAILED_PAGE = f"""
-SELECT d.finalized_at AS at, d.job_id FROM awa_queue.terminal d
+SELECT d.finalized_at AS at, d.job_id, d.queue FROM awa_queue.terminal d
 WHERE {FILTER} AND d.state = 'failed' AND d.finalized_at <= $4
   AND ($5::timestamptz IS NULL OR (d.finalized_at, d.job_id) > ($5, $6))
 ORDER BY d.finalized_at, d.job_id LIMIT $7
 """
-MOVE = "SELECT awa_queue.move_failed($1, $2, $3, $4, $5)"
-DISCARD = "SELECT awa_queue.discard($1, $2, $3, $4, $5)"
+MOVE = "SELECT kind, queue, jobs FROM awa_queue.move_failed($1, $2, $3, $4, $5)"
+DISCARD = "SELECT queue, jobs FROM awa_queue.discard($1, $2, $3, $4, $5)"
 PAGE = 500
 """Rows of one transaction of a bulk form: short enough that nobody waits for its locks."""
 REFUSED_TOLD = 100
@@ -114,11 +119,13 @@ class Retried:
         retried: jobs that run again.
         refused: jobs that stay, almost always because a newer job holds their unique key.
         reasons: the first hundred of these, by job id.
+        by_queue: how many run again, by the queue that they had failed in.
     """
 
     retried: int
     refused: int
     reasons: dict[int, str]
+    by_queue: dict[str, int] = attrs.field(factory=dict)
 
 
 def _letter(row: Any) -> DeadLetter:
@@ -156,8 +163,8 @@ async def policies(session: Session) -> list[Policy]:
     return [Policy(*row) for row in await session.fetch(POLICIES)]
 
 
-async def retry(session: Session, job_id: int, redrive: Redrive) -> JobRow | None:
-    """Run a dead letter again; None when the job is none.
+async def retry(session: Session, job_id: int, redrive: Redrive) -> tuple[JobRow, str] | None:
+    """Run a dead letter again; returns it and the queue it was dead in, or None when the job is none.
 
     Shape: dead letter -> ready or deferred row; attempt 0, run_lease grows on.
 
@@ -171,7 +178,7 @@ async def retry(session: Session, job_id: int, redrive: Redrive) -> JobRow | Non
     job = job_row(orjson.loads(row["job"]))
     if session.log is not None:
         session.log.note([step(row["t"], job.id, job.run_lease, "failed", job.state.value, "admin_retry")])
-    return job
+    return job, row["queue"] or job.queue
 
 
 async def retry_many(session: Session, wanted: Filter, redrive: Redrive, *, dead: bool) -> Retried:
@@ -186,33 +193,33 @@ async def retry_many(session: Session, wanted: Filter, redrive: Redrive, *, dead
     Cancellation: pages that were committed stay; calling again goes on.
     """
     until, cursor = await session.fetchval(NOW), (None, None)
-    retried, refused, reasons = 0, 0, dict[int, str]()
+    retried, refused, reasons = Counter[str](), 0, dict[int, str]()
     page = DEAD_PAGE if dead else FAILED_PAGE
     if session.log is not None:
         session.log.unseen(["admin_retry"])  # the answers count jobs and do not name them
     while rows := await session.fetch(page, wanted.kind, wanted.queue, wanted.tag, until, *cursor, PAGE):
         cursor = (rows[-1]["at"], rows[-1]["job_id"])
-        ids = [row["job_id"] for row in rows]
-        answer = await session.fetchrow(RETRY_EACH, ids, dead, redrive.queue, redrive.priority, redrive.run_at)
-        retried += answer["retried"]
+        queues = {row["job_id"]: row["queue"] for row in rows}
+        answer = await session.fetchrow(RETRY_EACH, list(queues), dead, redrive.queue, redrive.priority, redrive.run_at)
+        retried.update(queues[job_id] for job_id in answer["retried"])
         for one in orjson.loads(answer["refused"]):
             refused += 1
             if len(reasons) < REFUSED_TOLD:
                 reasons[one["job_id"]] = one["reason"]
-    return Retried(retried, refused, reasons)
+    return Retried(retried.total(), refused, reasons, dict(retried))
 
 
-async def move(session: Session, wanted: Filter, job_id: int | None) -> int:
-    """Make dead letters, with reason `manual`, of failed jobs that are none; returns how many."""
-    total = 0
-    while moved := await session.fetchval(MOVE, wanted.kind, wanted.queue, wanted.tag, job_id, PAGE):
-        total += moved
+async def move(session: Session, wanted: Filter, job_id: int | None) -> Counter[tuple[str, str]]:
+    """Make dead letters, with reason `manual`, of failed jobs that are none; returns how many, by kind and queue."""
+    total = Counter[tuple[str, str]]()
+    while rows := await session.fetch(MOVE, wanted.kind, wanted.queue, wanted.tag, job_id, PAGE):
+        total.update({(row["kind"], row["queue"]): row["jobs"] for row in rows})
     return total
 
 
-async def discard(session: Session, wanted: Filter, *, dead: bool) -> int:
-    """Delete failed jobs for good, dead letters or others, and give back their unique keys; returns how many."""
-    total = 0
-    while gone := await session.fetchval(DISCARD, dead, wanted.kind, wanted.queue, wanted.tag, PAGE):
-        total += gone
+async def discard(session: Session, wanted: Filter, *, dead: bool) -> Counter[str]:
+    """Delete failed jobs for good, dead letters or others, with their unique keys; returns how many, by queue."""
+    total = Counter[str]()
+    while rows := await session.fetch(DISCARD, dead, wanted.kind, wanted.queue, wanted.tag, PAGE):
+        total.update({row["queue"]: row["jobs"] for row in rows})
     return total

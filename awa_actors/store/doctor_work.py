@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from awa_actors.core.doctor import Process
-from awa_actors.core.doctor_work import Lease, OutboxLook, Poisoned, QueueLook
-from awa_actors.store import leadership, outbox
+from awa_actors.core.doctor_work import Lease, OutboxLook, Poisoned, QueueLook, ScheduleLook
+from awa_actors.store import cron, leadership, outbox
 from awa_actors.store.instances import Instance, instances
 from awa_actors.store.pool import Session
 
@@ -86,11 +86,28 @@ UNION ALL
 (SELECT d.job_id, d.kind, coalesce(d.rescues, 0), true FROM awa_queue.dlq_entries d
  WHERE d.dlq_reason = 'rescue_bound' LIMIT 10)
 """
+SCHEDULES = """
+SELECT s.name, s.application, extract(epoch FROM clock_timestamp() - s.declared_at)::float8 AS declared,
+       s.declared_at < clock_timestamp() - make_interval(secs => $1) AS stale
+FROM awa.cron_schedules s WHERE s.paused_at IS NULL ORDER BY s.name LIMIT 1000
+"""
 FAILED_FOLLOW_UPS = """
 SELECT (SELECT count(*)::int FROM (SELECT FROM awa.follow_up_failures LIMIT 1000) f) AS count,
        (SELECT format('%s of job %s: %s', f.spec, f.job_id, left(split_part(f.error, E'\\n', 1), 120))
         FROM awa.follow_up_failures f ORDER BY f.id DESC LIMIT 1) AS newest
 """
+
+
+async def schedules(session: Session) -> list[ScheduleLook]:
+    """Schedules that are not paused, and whether somebody holds the lease of those who decide them."""
+    rows = await session.fetch(SCHEDULES, cron.STALE_AFTER)
+    held = {name: await _is_decided(session, name) for name in sorted({row["application"] for row in rows})}
+    return [ScheduleLook(**row, decided=held[row["application"]]) for row in rows]
+
+
+async def _is_decided(session: Session, application: str) -> bool:
+    found = await leadership.look(session, leadership.cron_lease(application))
+    return found is not None and not found.is_free
 
 
 async def lease(session: Session) -> Lease | None:

@@ -91,7 +91,7 @@ async def insert(session: Session, jobs: Sequence[NewJob]) -> Callable[[], list[
         StoreError, ValidationError: as for any insert.
     """
     row = await session.fetchrow(statement(jobs), *parameters(jobs))
-    if row["ids"] is None:
+    if row[0] is None:
         inserted(jobs, row)  # raises what was refused
     return partial(inserted, jobs, row)
 

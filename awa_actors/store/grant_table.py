@@ -19,7 +19,7 @@ awa.cron_schedules            -   -    arwd -    r  rwd
 awa.descriptors               -   arwd arwd -    r  r
 awa.follow_up_failures        -   ar   ar   -    r  rd
 awa.follow_up_specs           -   arw  arw  r    r  rd
-awa.instances                 -   arw  arwd -    r  r
+awa.instances                 -   arw  arwd r    r  r
 awa.job_unique_claims         ar  ard  ard  ard  r  ard
 awa.jobs                      -   -    r    -    r  r
 awa.jobs_hot                  a   arwd arwd arwd r  arwd
@@ -57,7 +57,7 @@ _ROUTINES = {
     "admin": """
         awa.cancel_job awa.cron_trigger awa.insert_job_compat awa.lowest_job awa.retry_job
         awa_queue.cancel_waiting awa_queue.discard awa_queue.move_failed awa_queue.retry_each
-        awa_queue.retry_ended""",
+        awa_queue.retry_ended awa_queue.with_cancel""",
     "callbacks": """
         awa.complete_external awa.complete_together awa.fail_external awa.heartbeat_callback awa.open_callback
         awa.resume_external awa.retry_external awa.unless_followed awa_queue.complete_together awa_queue.lock_callback
@@ -88,8 +88,7 @@ _ROUTINES = {
     "producer admin": """
         awa.insert_job awa_queue.options_fault awa_queue.read_instant""",
     "reader admin": """
-        awa.list_jobs awa.mover_settings
-        awa.queue_plane_rows awa.storage_blockers awa.storage_runtimes awa.storage_status""",
+        awa.list_jobs awa.mover_settings""",
     "worker callbacks": """
         awa.complete_canonical awa_queue.complete awa_queue.restate_claim awa_queue.shift_completed
         awa_queue.write_lease""",
@@ -98,18 +97,18 @@ _ROUTINES = {
         awa_queue.write_off""",
     "maintenance reader admin": """
         awa.canonical_backlog_by_state awa.canonical_live_backlog
-        awa.find_job""",
+        awa.find_job awa.queue_plane_rows awa.storage_blockers awa.storage_runtimes awa.storage_status""",
     "worker maintenance callbacks": """
-        awa.lease_of awa_queue.drop_lease awa_queue.give_back awa_queue.lock_lease awa_queue.postpone
-        awa_queue.settle_one""",
+        awa.lease_of awa_queue.drop_lease awa_queue.give_back awa_queue.landed awa_queue.lock_lease
+        awa_queue.postpone awa_queue.settle_one""",
     "worker maintenance callbacks admin": """
         awa.make_hot awa_queue.defer awa_queue.end_as_duplicate awa_queue.error_entry
         awa_queue.go_without awa_queue.land awa_queue.make_ready awa_queue.try_claim awa_queue.whole
-        awa_queue.with_error""",
+        awa_queue.with_error awa_queue.with_past""",
     "producer worker maintenance callbacks admin": """
-        awa.held_state awa.insert_canonical awa.insert_jobs awa.insert_jobs_or_conflict awa.queue_channel awa.shard_of
-        awa.wake awa.writes_canonical awa_queue.choose_shard awa_queue.current_slot awa_queue.due_at
-        awa_queue.insert_with_options awa_queue.take_claim""",
+        awa.held_state awa.insert_canonical awa.insert_jobs awa.insert_jobs_or_conflict awa.insert_one awa.queue_channel
+        awa.shard_of awa.wake awa.writes_canonical awa_queue.check_limits awa_queue.choose_shard awa_queue.current_slot
+        awa_queue.due_at awa_queue.insert_with_options awa_queue.open_copy awa_queue.take_claim""",
     "worker maintenance callbacks reader admin": """
         awa.job_of awa.state_bit awa_queue.as_row""",
     "producer worker maintenance callbacks reader admin": """

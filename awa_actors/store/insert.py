@@ -40,6 +40,10 @@ from awa_actors.store.ambient_trace import ambient_trace
 # `text` is a name like any other and would be looked up on the caller's search_path; `smallint` is grammar.
 _PARAMETERS = """$1::pg_catalog.text[], $2::pg_catalog.text[], $3::pg_catalog.text[], $4::smallint[], $5::smallint[],
     $6::pg_catalog.text[]"""
+INSERT_ONE = """
+SELECT id, inserted FROM awa.insert_one($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::smallint,
+    $5::smallint, $6::pg_catalog.text)
+"""
 INSERT_JOBS = f"""
 SELECT ids, inserted FROM awa.insert_jobs({_PARAMETERS})
 """
@@ -188,22 +192,23 @@ def _admitted(
     )
 
 
-def admit_many(jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: int = JSON_LIMIT) -> list[NewJob]:
+def admit_many(
+    jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: int = JSON_LIMIT, first: int = 0
+) -> list[NewJob]:
     """Check and encode many jobs before anything is sent.
 
     Args:
         jobs: instances of args classes, not necessarily of one.
         opts: options of every one of them.
         limit: most bytes of the args of each.
+        first: the index of the first one among the caller's.
 
     Raises:
         ValidationError: as :func:`admit`; the path begins with the index of the culprit, e.g. ``$[3].user_id``.
         UsageError: not an iterable, or one of its items is not an instance of an args class.
     """
-    if not isinstance(jobs, Iterable):
-        raise UsageError(f"takes an iterable of job args, not {shown(jobs)}: one job goes through insert")
     admitted, trace = [], ambient_trace()
-    for index, args in enumerate(jobs):
+    for index, args in enumerate(all_of(jobs), first):
         try:
             admitted.append(_admit(args, opts, limit, None, OnConflict.RAISE, trace))
         except ValidationError as error:
@@ -211,6 +216,17 @@ def admit_many(jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: in
         except UsageError as error:
             raise UsageError(f"job {index}: {error}") from None
     return admitted
+
+
+def all_of(jobs: Iterable[Any]) -> Sequence[Any]:
+    """Give the jobs that somebody passed as many.
+
+    Raises:
+        UsageError: it is one, or none.
+    """
+    if not isinstance(jobs, Iterable):
+        raise UsageError(f"takes an iterable of job args, not {shown(jobs)}: one job goes through insert")
+    return jobs if isinstance(jobs, list) else list(jobs)
 
 
 def _when(run_at: dt.datetime | dt.timedelta) -> dict[str, Any]:
@@ -268,21 +284,26 @@ def chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         yield jobs[start:]
 
 
-def statement(jobs: Iterable[NewJob]) -> str:
-    """Choose between :data:`INSERT_JOBS` and :data:`INSERT_JOBS_OR_CONFLICT`.
+def statement(jobs: Sequence[NewJob]) -> str:
+    """Choose between :data:`INSERT_ONE`, :data:`INSERT_JOBS` and :data:`INSERT_JOBS_OR_CONFLICT`.
 
-    The second one reports a taken key instead of raising, so that the caller's transaction stays usable. It costs a
+    The last one reports a taken key instead of raising, so that the caller's transaction stays usable. It costs a
     subtransaction, and is therefore only for jobs that may conflict.
     """
-    raises = any(job.on_conflict is OnConflict.RAISE for job in jobs)
-    return INSERT_JOBS_OR_CONFLICT if raises else INSERT_JOBS
+    if any(job.on_conflict is OnConflict.RAISE for job in jobs):
+        return INSERT_JOBS_OR_CONFLICT
+    return INSERT_ONE if len(jobs) == 1 else INSERT_JOBS
 
 
-def parameters(jobs: Sequence[NewJob]) -> tuple[list[Any] | None, ...]:
-    """Give the arguments of either statement. What all jobs share is sent once.
+def _alone(jobs: Sequence[NewJob]) -> bool:
+    return len(jobs) == 1 and jobs[0].on_conflict is not OnConflict.RAISE
 
-    Shape: six arrays; args one per job, the others one per job or a single value for all; options None when no job
-    has any.
+
+def parameters(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
+    """Give the arguments of the jobs' statement. What all jobs share is sent once.
+
+    Shape: six values; for many jobs six arrays, args one per job, the others one per job or a single value for all.
+    Options are None when no job has any.
 
     Raises:
         UsageError: too much for one statement.
@@ -293,6 +314,8 @@ def parameters(jobs: Sequence[NewJob]) -> tuple[list[Any] | None, ...]:
             f"{len(jobs):,} jobs with {size:,} characters of args are too much for one statement"
             f" (at most {STATEMENT_CHARACTERS:,}): insert them in several calls of one transaction"
         )
+    if _alone(jobs):
+        return jobs[0][:6]
     return (
         [job.args for job in jobs],
         _shared([job.kind for job in jobs]),
@@ -308,12 +331,14 @@ def _shared(values: list[Any]) -> list[Any]:
 
 
 def inserted(jobs: Sequence[NewJob], row: Iterable[Any]) -> list[InsertedJob]:
-    """Read the answer of either statement, in order of the jobs.
+    """Read the answer of the jobs' statement, in their order.
 
     Raises:
         UniqueConflict: another job holds a key; nothing was inserted, and the transaction is as it was before.
     """
     ids, flags, *refusal = row
+    if _alone(jobs):
+        return [InsertedJob(ids, jobs[0].kind, jobs[0].queue, flags)]
     if ids is None:
         message, holder = refusal
         raise UniqueConflict(message, holder)

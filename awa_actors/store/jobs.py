@@ -20,7 +20,7 @@ SELECT j::text AS job FROM awa.list_jobs($1::text::awa.job_state, $2, $3, $4, $5
 """
 
 
-async def _moved(session: Session, by: str, sql: str, *args: Any) -> tuple[JobRow, JobState] | None:
+async def _moved(session: Session, by: str, sql: str, *args: Any) -> tuple[JobRow, JobState, bool] | None:
     with watched(session, by):
         row = await session.fetchrow(sql, *args)
     if row["job"] is None:
@@ -30,7 +30,7 @@ async def _moved(session: Session, by: str, sql: str, *args: Any) -> tuple[JobRo
     if session.log is not None and job.state is not came_from:
         who = landed(by, "cancelled" if sql == CANCEL else "available", job.state.value)
         session.log.note([step(row["t"], job.id, job.run_lease, came_from.value, job.state.value, who)])
-    return job, came_from
+    return job, came_from, values.get("was_dead_letter", False)
 
 
 async def find(session: Session, job_id: int) -> JobRow | None:
@@ -41,11 +41,16 @@ async def find(session: Session, job_id: int) -> JobRow | None:
 
 async def cancel(session: Session, job_id: int, reason: str) -> tuple[JobRow, JobState] | None:
     """Cancel a job that has not ended; returns the row and the state it came from, or None when none is alive."""
-    return await _moved(session, "admin_cancel", CANCEL, job_id, reason)
+    moved = await _moved(session, "admin_cancel", CANCEL, job_id, reason)
+    return None if moved is None else moved[:2]
 
 
-async def retry(session: Session, job_id: int) -> tuple[JobRow, JobState] | None:
-    """Make a job available again, attempt 0; None when there is none that could be (it runs, completed, or is gone)."""
+async def retry(session: Session, job_id: int) -> tuple[JobRow, JobState, bool] | None:
+    """Make a job available again, attempt 0; None when there is none that could be (it runs, completed, or is gone).
+
+    Returns:
+        The row, the state it came from, and whether it was a dead letter.
+    """
     return await _moved(session, "admin_retry", RETRY, job_id)
 
 

@@ -14,6 +14,11 @@ SELECT q.queue, q.available, q.running, q.scheduled, q.retryable, q.waiting_exte
 FROM awa.queue_stats q ORDER BY q.queue
 """
 STORAGE = "SELECT state, current_engine FROM awa.storage_transition_state"
+READY = """
+SELECT s.step, NOT EXISTS (SELECT FROM awa.storage_blockers(s.step)) AS ready
+FROM unnest(ARRAY['enter_mixed_transition', 'finalize']) AS s (step)
+"""
+RUNTIMES = "SELECT capability, count(*) AS processes FROM awa.storage_runtimes() GROUP BY capability"
 CANONICAL_BACKLOG = "SELECT awa.canonical_live_backlog()"
 STATES = ("available", "running", "scheduled", "retryable", "waiting_external", "failed", "cancelled")
 
@@ -32,6 +37,8 @@ class Counted:
         dead_letters: (queue, letters).
         storage_state, engine: of the transition between the storage planes.
         canonical_backlog: jobs in the canonical plane that have not ended; None where it is absent or not in use.
+        ready: (step of the transition, whether nothing stands in its way); none once the transition is over.
+        runtimes: (capability for the storage planes, live processes that have it).
     """
 
     depth: list[tuple[str, str, int]]
@@ -40,6 +47,8 @@ class Counted:
     storage_state: str
     engine: str
     canonical_backlog: int | None
+    ready: list[tuple[str, bool]]
+    runtimes: list[tuple[str, int]]
 
 
 async def counted(session: Session) -> Counted:
@@ -47,8 +56,11 @@ async def counted(session: Session) -> Counted:
     rows = await session.fetch(COUNTED)
     storage = await session.fetchrow(STORAGE)
     backlog: int | None = None
+    ready: list[tuple[str, bool]] = []
     if storage["state"] != "active":
         backlog = await session.fetchval(CANONICAL_BACKLOG)
+        ready = [(row["step"], row["ready"]) for row in await session.fetch(READY)]
+    runtimes = [(row["capability"], row["processes"]) for row in await session.fetch(RUNTIMES)]
     return Counted(
         [(row["queue"], state, row[state]) for row in rows for state in STATES],
         [(row["queue"], row["lag"]) for row in rows if row["lag"] is not None],
@@ -56,6 +68,8 @@ async def counted(session: Session) -> Counted:
         storage["state"],
         storage["current_engine"],
         backlog,
+        ready,
+        runtimes,
     )
 
 

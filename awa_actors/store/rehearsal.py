@@ -11,9 +11,10 @@ import orjson
 
 from awa_actors.errors import UsageError
 from awa_actors.jobs import JobRow
-from awa_actors.store.claim import Claim, claim
+from awa_actors.store.claim import ENDED_AT_CLAIM, Claim, claim, claim_of
 from awa_actors.store.pool import Session
 from awa_actors.store.rows import job_row
+from awa_actors.store.trace import watched
 
 NOWHERE = 2**63 - 1
 """A hint behind every position: a lane with it is empty to a claim."""
@@ -26,6 +27,17 @@ LEFT JOIN awa.queues q ON q.queue = r.queue
 WHERE ($1::text IS NULL OR b.kind = $1)
   AND NOT coalesce(q.paused AND coalesce(q.paused_until > clock_timestamp(), true), false)
 ORDER BY r.priority, r.pos LIMIT 1
+"""
+FIRST_HOT = """
+SELECT h.queue, h.job_id FROM awa.jobs_hot h LEFT JOIN awa.queues q ON q.queue = h.queue
+WHERE h.state = 'available' AND ($1::text IS NULL OR h.kind = $1)
+  AND NOT coalesce(q.paused AND coalesce(q.paused_until > clock_timestamp(), true), false)
+ORDER BY h.priority, h.pos LIMIT 1
+"""
+# The claim of the canonical plane takes the head of a queue; this is the part of it that takes what it has chosen.
+LEASE_HOT = """
+SELECT l.* FROM awa.lease_hot(ARRAY[$1::bigint], $2, (
+    SELECT nullif(q.override_deadline_ms, 0) FROM awa.queues q WHERE q.queue = $3), clock_timestamp()) l
 """
 WAITING = """
 SELECT to_jsonb(j.*) AS job FROM awa.jobs j
@@ -47,8 +59,24 @@ class FirstClaim:
 async def claim_first(session: Session, instance: uuid.UUID, kind: str | None) -> FirstClaim | None:
     """Claim the first available job (of a kind) through the claim that workers use; None when none is available.
 
-    Shape: one ready row -> one lease; neighbours are not touched. Paused queues are passed over, as workers do.
+    Shape: one ready row -> one lease; neighbours are not touched. Paused queues are passed over, as workers do, and
+    the canonical plane comes first.
     """
+    return await _claim_hot(session, instance, kind) or await _claim_ready(session, instance, kind)
+
+
+async def _claim_hot(session: Session, instance: uuid.UUID, kind: str | None) -> FirstClaim | None:
+    while (row := await session.fetchrow(FIRST_HOT, kind)) is not None:
+        with watched(session, "claim", *ENDED_AT_CLAIM):
+            batch = await session.fetchrow(LEASE_HOT, row["job_id"], instance, row["queue"])
+        taken = claim_of(session, batch, instance)
+        if taken.attempts:
+            return FirstClaim(row["queue"], taken)
+        # Somebody else has it, or it ended at the claim: either way it is not available any more.
+    return None
+
+
+async def _claim_ready(session: Session, instance: uuid.UUID, kind: str | None) -> FirstClaim | None:
     row = await session.fetchrow(FIRST_READY, kind)
     while row is not None:
         hints = [NOWHERE] * (4 * row["shards"])

@@ -13,6 +13,13 @@ def _instant(text: str | None) -> dt.datetime | None:
     return None if text is None else dt.datetime.fromisoformat(text)
 
 
+def _instance(stored: dict[str, Any]) -> str | None:
+    if stored["instance"] is not None:
+        return str(uuid.UUID(stored["instance"]))
+    number = stored.get("instance_number")
+    return None if number is None else f"#{number}"
+
+
 def job_row(stored: dict[str, Any]) -> JobRow:
     """Read a row of awa.jobs, or of the whole-job tables (where the id is called job_id)."""
     key = stored.get("unique_key")
@@ -40,13 +47,14 @@ def job_row(stored: dict[str, Any]) -> JobRow:
         metadata=stored["metadata"] or {},
         tags=tuple(stored["tags"] or ()),
         errors=tuple(stored["errors"] or ()),
+        past=tuple(stored.get("past") or ()),
         progress=stored["progress"],
         result=stored["result"],
         unique_key=None if key is None else bytes.fromhex(key[2:]),
         snoozes=stored["snoozes"] or 0,
         rescues=stored["rescues"] or 0,
         interrupted=stored["interrupted"] or 0,
-        instance=None if stored["instance"] is None else str(uuid.UUID(stored["instance"])),
+        instance=_instance(stored),
         callback_id=stored.get("callback_id"),
         dlq_reason=stored.get("dlq_reason"),
     )

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -198,13 +199,19 @@ class _Endpoint:
             self.busy += 1
             try:
                 reply = await self.service.respond_async(
-                    CallbackRequest(action, callback_id, headers, body, request_id(headers)), self._resolver()
+                    CallbackRequest(action, callback_id, headers, body, request_id(headers)),
+                    partial(self._resolved, self._resolver()),
                 )
             finally:
                 self.busy -= 1
         except Refused as refusal:
             reply = refusal.reply
         return await self._slowed(reply) if reply.status == 401 else reply
+
+    async def _resolved(self, resolve: Resolver, resolution: Resolution) -> Resolved:
+        resolved = await resolve(resolution)
+        self.meters.buried([resolved.job])
+        return resolved
 
     def _resolver(self) -> Resolver:
         if self.resolve is None:

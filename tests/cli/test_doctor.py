@@ -54,6 +54,34 @@ def test_follow_ups_that_failed_or_wait_are_named(database: str) -> None:
     assert "1 rescues of 'signup' wait for follow-up note" in found["outbox"][1]
 
 
+DECLARED = """
+INSERT INTO awa.cron_schedules (name, application, digest, expression, timezone, missed_fire, overlap, jitter, kind,
+    queue, args, priority, max_attempts, options, declared_at, paused_at)
+SELECT s.name, 'shop', 'd', '0 3 * * *', 'UTC', 'coalesce', 'allow', 0, 'report', 'default', '{}', 2, 25, '{}',
+       clock_timestamp() - s.ago, CASE WHEN s.paused THEN clock_timestamp() END
+FROM (VALUES ('nightly', interval '10 minutes', false), ('weekly', interval '10 minutes', true),
+             ('hourly', interval '1 second', false)) s (name, ago, paused)
+"""
+DECIDES = """
+INSERT INTO awa.leadership (name, holder, term, expires_at, sessions_matter, acquired_at, renewed_at)
+VALUES ('cron of shop', gen_random_uuid(), 1, clock_timestamp() + interval '1 minute', false, now(), now())
+"""
+
+
+def test_schedules_that_no_live_process_decides_are_named(database: str) -> None:
+    query(database, DECLARED)
+    status, line = said(url=database)["schedules"]
+    assert status == "problem"
+    assert "no live process decides 'nightly' of 'shop', for 10 min" in line
+    assert "weekly" not in line
+    query(database, DECIDES)
+    status, line = said(url=database)["schedules"]
+    assert status == "warning"
+    assert "nobody declares 'nightly' any more" in line
+    query(database, "UPDATE awa.cron_schedules SET declared_at = clock_timestamp()")
+    assert said(url=database)["schedules"] == ("ok", "2 schedules, all decided")
+
+
 def test_jobs_that_nobody_works_on_are_a_problem(database: str) -> None:
     inserted(database)
     answer = awa("doctor", "--json", url=database)

@@ -8,7 +8,7 @@ from awa_actors.core import doctor_server, doctor_storage, doctor_work
 from awa_actors.core.doctor import Process, Status, Verdict, ago, listed, size, worst
 from awa_actors.core.doctor_server import Privileges, Seats, Session, Way
 from awa_actors.core.doctor_storage import Copy, Plane, RingLook
-from awa_actors.core.doctor_work import Lease, OutboxLook, Poisoned, QueueLook
+from awa_actors.core.doctor_work import Lease, OutboxLook, Poisoned, QueueLook, ScheduleLook
 
 WORKER = Process("w", "worker", "worker here:1", True, 1.0, kinds=("a",), queues={"q": 2})
 SILENT = Process("s", "worker", "worker there:2", False, 90.0)
@@ -94,6 +94,21 @@ CASES = [
     (doctor_work.judge_lanes(LEASE, [leading(healthy=False, running_for=99)]), PROBLEM, "not ended for 99 s"),
     (doctor_work.judge_lanes(LEASE, [leading(failures=1, last_error="x")]), WARNING, "failed 1 times"),
     (doctor_work.judge_lanes(LEASE, [leading(blocked="pid 3")]), WARNING, "held up: pid 3"),
+    (doctor_work.judge_schedules([]), OK, "no schedule"),
+    (doctor_work.judge_schedules([ScheduleLook("a", "shop", True, 9.0, False)]), OK, "1 schedules"),
+    (doctor_work.judge_schedules([ScheduleLook("a", "shop", False, 9.0, False)]), OK, "1 schedules"),
+    (
+        doctor_work.judge_schedules([ScheduleLook("a", "shop", False, 400.0, True)]),
+        PROBLEM,
+        "no live process decides 'a' of 'shop', for 7 min",
+    ),
+    (
+        doctor_work.judge_schedules(
+            [ScheduleLook("a", "shop", True, 400.0, True), ScheduleLook("b", "shop", True, 1.0, False)]
+        ),
+        WARNING,
+        "nobody declares 'a' any more",
+    ),
     (doctor_work.judge_workers([WORKER], True), OK, "1 workers"),
     (doctor_work.judge_workers([SILENT], False), WARNING, "worker there:2 has been silent for 90 s"),
     (doctor_work.judge_workers([SILENT], True), PROBLEM, "jobs wait and no worker runs"),

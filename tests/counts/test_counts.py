@@ -18,7 +18,7 @@ import awa_actors as awa
 from awa_actors.config import Budget, MaintenanceSettings
 from awa_actors.jobs import JobState
 
-INSERT, CLAIM, COMPLETE = "awa.insert_jobs", "awa_queue.claim", "awa_queue.complete"
+INSERT, CLAIM, COMPLETE = "awa.insert_one", "awa_queue.claim", "awa_queue.complete"
 CALLS_PER_DRAINED_JOB = 75
 """From the claim to the record, with a handler that does nothing."""
 CALLS_PER_FOLLOWED_JOB = 130

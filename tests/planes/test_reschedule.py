@@ -53,7 +53,9 @@ def test_before_the_flip_it_waits_in_the_canonical_plane(plane: CanonicalPlane, 
     assert {**after, "snoozes": 0} == {
         **before, "state": outcome["state"], "attempt": 1 if outcome is SNOOZE else 2, "run_at": after["run_at"],
         "errors": before["errors"] + errors, "deadline_at": None, "snoozes": 0,
+        "past": after["past"],
     }  # fmt: skip
+    assert [one["outcome"] for one in after["past"] or ()] == ["snoozed"] * (outcome is SNOOZE)
     assert after["snoozes"] == (outcome is SNOOZE)
     assert plane.holder(KEY) == attempt.job_id
     assert backlog(plane) == 1

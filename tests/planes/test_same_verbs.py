@@ -20,6 +20,7 @@ SAME = {
         test_stale_members_do_not_spoil_a_batch test_results_go_with_their_jobs
         test_metadata_of_a_completing_attempt_becomes_history
     """,
+    "test_done_by": "test_every_way_to_complete_a_job_keeps_its_instance",
     "test_settle": """
         test_a_retry_waits_and_counts test_a_snooze_does_not_count_and_is_counted_for_itself
         test_an_interrupted_attempt_is_available_at_once_and_does_not_count
@@ -28,6 +29,13 @@ SAME = {
         test_dead_letters_are_a_matter_of_the_queue test_a_stale_end_changes_nothing
         test_an_end_that_cannot_be_recorded_as_asked_is_recorded_as_failed
         test_a_stopping_instance_gives_back_what_it_holds test_a_worker_learns_which_of_its_attempts_are_lost
+    """,
+    "test_past": """
+        test_snoozes_one_after_the_other_are_one_entry test_what_comes_between_begins_another_entry
+        test_an_attempt_that_was_taken_away_ends_an_entry_too test_an_interruption_that_left_an_error_is_told_once
+        test_what_never_began_leaves_no_entry test_a_parked_attempt_that_goes_on_is_told_with_its_end
+        test_a_parked_attempt_that_begins_anew_is_told_with_who_wanted_it
+        test_a_cancellation_names_the_attempt_that_it_ended test_the_past_goes_wherever_its_job_goes
     """,
     "test_promote": """
         test_what_is_due_is_promoted_and_what_is_not_waits test_everything_about_a_job_survives_the_promotion

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
+import attrs
 import pytest
 import trio
 from at_work import Work, becomes, until, working
@@ -53,6 +54,10 @@ async def reaches(operator: awa.Client, expected: int) -> None:
     await until(all_open)
 
 
+@attrs.frozen
+class After: ...
+
+
 @pytest.mark.parametrize("queues", [["default"], ["default", "two", "three"]], ids=["one queue", "three queues"])
 @pytest.mark.parametrize("maintenance", [False, True], ids=["alone", "with maintenance"])
 async def test_a_worker_holds_what_the_formula_says(
@@ -67,6 +72,16 @@ async def test_a_worker_holds_what_the_formula_says(
     ):
         await becomes(client, (await client.insert(Work())).id, JobState.COMPLETED)
         await reaches(operator, expected)
+
+
+async def test_follow_ups_of_completions_take_one_more(database: str, registry: awa.Registry) -> None:
+    registry.on_completed_enqueue(Work)(lambda event: After())
+    async with (
+        awa.open_client(database) as operator,
+        working(database, registry, QueueConfig("default", poll_interval=0.02)) as (client, _),
+    ):
+        await becomes(client, (await client.insert(Work())).id, JobState.COMPLETED)
+        await reaches(operator, WORKER + 2)
 
 
 @pytest.mark.parametrize("schedules", [0, 1], ids=["without schedules", "with a schedule"])

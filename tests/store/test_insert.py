@@ -16,6 +16,7 @@ from awa_actors.store.insert import (
     CHUNK_JOBS,
     INSERT_JOBS,
     INSERT_JOBS_OR_CONFLICT,
+    INSERT_ONE,
     NewJob,
     admit,
     admit_many,
@@ -250,8 +251,10 @@ def test_a_batch_is_an_iterable_of_any_kind() -> None:
 
 def test_only_jobs_that_may_conflict_pay_for_the_subtransaction() -> None:
     plain, existing = admit(Signup()), admit(Signup(), unique(on_conflict=awa.OnConflict.RETURN_EXISTING))
+    assert statement([plain]) == statement([existing]) == INSERT_ONE
     assert statement([plain, existing]) == INSERT_JOBS
     assert statement([plain, existing, admit(Signup(), unique())]) == INSERT_JOBS_OR_CONFLICT
+    assert statement([admit(Signup(), unique())]) == INSERT_JOBS_OR_CONFLICT
 
 
 def test_what_all_jobs_share_is_sent_once() -> None:

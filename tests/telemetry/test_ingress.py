@@ -2,15 +2,19 @@
 
 from typing import Any
 
+import psycopg
+from callback_jobs import dying
+
+import awa_actors as awa
 from awa_actors.web.callback_app import callback_app
 
 
-async def answer(app: Any, path: str) -> int:
+async def answer(app: Any, path: str, body: bytes = b"{") -> int:
     """The status of one POST."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"{", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
@@ -32,3 +36,13 @@ async def test_answers_are_counted_by_action_and_status(observatory: Any) -> Non
         ("none", "404"): 1,
     }
     assert observatory.values("awa.callback.duration") == {("complete",): 1, ("fail",): 1, ("none",): 1}
+
+
+async def test_a_callback_that_fails_its_job_counts_the_dead_letter(database: str, observatory: Any) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        job = dying(connection)
+    async with awa.open_client(database, telemetry=observatory.telemetry) as client:
+        app = callback_app(client, allow_unsigned=True)
+        assert await answer(app, f"/api/callbacks/{job.callback_id}/fail", b'{"error": "no"}') == 200
+    ((reason, kind, _),) = observatory.values("awa.job.dlq_moved")
+    assert (reason, kind) == ("external_fail", "errand")

@@ -8,10 +8,12 @@ import attrs
 import pytest
 import trio
 from at_work import LIMIT, becomes, until
+from storage_states import make_canonical
 
 import awa_actors as awa
 from awa_actors.actors import liveness, refresh
-from awa_actors.config import MaintenanceSettings
+from awa_actors.config import MaintenanceSettings, WorkerSettings
+from awa_actors.core.liveness import Liveness
 from awa_actors.core.metrics import METRICS, MetricKind
 from awa_actors.jobs import JobState
 
@@ -134,6 +136,57 @@ async def test_what_the_leader_counts_and_does_is_shown_while_it_leads(
         }
     for name in ("awa.queue.depth", "awa.queue.lag", "awa.ring.generation", "awa.maintenance.leader"):
         assert observatory.values(name) == {}, name
+
+
+async def test_stored_beats_are_counted(database: str, registry: awa.Registry, observatory: Any) -> None:
+    brisk = WorkerSettings(liveness=Liveness(3.0, beat_every=0.02, beat_timeout=0.9))
+    async with (
+        awa.open_client(database, registry=registry, telemetry=observatory.telemetry) as client,
+        trio.open_nursery() as nursery,
+    ):
+        worker: awa.Worker = await nursery.start(
+            lambda task_status: client.run_worker(settings=brisk, maintenance=False, task_status=task_status)
+        )
+
+        async def beaten() -> bool:
+            return bool(observatory.values("awa.heartbeat.batches").get((), 0) > 2)
+
+        await until(beaten)
+        with trio.fail_after(LIMIT):
+            await worker.drain()
+
+
+async def test_how_far_a_transition_may_go_is_shown_while_there_is_one(
+    database: str, registry: awa.Registry, observatory: Any
+) -> None:
+    make_canonical(database)
+    ready, able = "awa.storage.transition_ready", "awa.storage.live_runtime_capability"
+    async with measured(database, registry, observatory.telemetry) as client:
+
+        async def shown() -> bool:
+            closed = {("enter_mixed_transition",): 0, ("finalize",): 0}
+            return bool(observatory.values(ready) == closed and sum(observatory.values(able).values()) == 1)
+
+        await until(shown)
+        await client.admin.storage.prepare()
+
+        async def opened() -> bool:
+            mine = observatory.values(able) == {("queue_storage",): 1}
+            return bool(mine and observatory.values(ready)[("enter_mixed_transition",)] == 1)
+
+        await until(opened)
+        await client.admin.storage.enter_mixed_transition()
+
+        async def finalizable() -> bool:
+            return bool(observatory.values(ready) == {("enter_mixed_transition",): 0, ("finalize",): 1})
+
+        await until(finalizable)
+        await client.admin.storage.finalize()
+
+        async def over() -> bool:
+            return bool(observatory.values(ready) == {} and observatory.values(able) == {("queue_storage",): 1})
+
+        await until(over)
 
 
 async def test_all_that_is_exported_is_on_the_list_with_its_attributes(

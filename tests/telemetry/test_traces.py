@@ -10,6 +10,7 @@ import pytest
 import trio
 from at_work import LIMIT, becomes, until
 from opentelemetry import trace
+from schedules import SELDOM, lane_of, one_pass, scheduled
 
 import awa_actors as awa
 import awa_actors.bridge.psycopg as awa_psycopg
@@ -206,3 +207,17 @@ async def test_no_span_lives_as_long_as_a_loop_and_idle_polls_make_none(
     by_trace = Counter(span.get_span_context().trace_id for span in observatory.spans())
     assert max(by_trace.values()) <= 3, "a trace is of one producer and its jobs"
     assert max(span.end_time - span.start_time for span in observatory.spans()) < LIMIT * 1e9
+
+
+async def test_a_triggered_schedule_belongs_to_the_trace_of_who_triggered_it(database: str, observatory: Any) -> None:
+    async with awa.open_client(database) as client:
+        await one_pass(client, lane_of(scheduled("nightly", SELDOM, Parcel(1))))
+        untraced = await client.admin.cron_trigger("nightly")
+        assert TRACEPARENT_KEY not in (await client.admin.job(untraced.id)).metadata
+        with observatory.tracers.get_tracer("operator").start_as_current_span("trigger"):
+            here = ambient_trace()
+            traced = await client.admin.cron_trigger("nightly")
+        metadata = (await client.admin.job(traced.id)).metadata
+    assert here is not None
+    assert metadata[TRACEPARENT_KEY] == here
+    assert (metadata["cron_name"], metadata["triggered_manually"]) == ("nightly", True)

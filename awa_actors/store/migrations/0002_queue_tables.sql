@@ -30,7 +30,8 @@ CREATE TABLE awa_queue.deferred_jobs (
     snoozes       integer,
     rescues       integer,
     interrupted   integer,
-    instance      uuid
+    instance      uuid,
+    past          jsonb   -- attempts that ended without an error and were not counted, see awa_queue.with_past
 );
 CREATE TABLE awa_queue.terminal (LIKE awa_queue.deferred_jobs INCLUDING ALL);
 CREATE TABLE awa_queue.dlq_entries (LIKE awa_queue.deferred_jobs INCLUDING ALL);
@@ -44,30 +45,32 @@ CREATE INDEX terminal_age ON awa_queue.terminal (queue, finalized_at);
 CREATE INDEX dlq_entries_age ON awa_queue.dlq_entries (queue, dlq_at);
 
 -- Everything about a job that does not change while it is available or runs. NULL stands for the common value
--- (run_at = created_at, pos = job_id, counters 0), which keeps the usual row narrow. What the plain tables would refuse is
--- refused here too: a job that could be inserted but not recorded as failed would never leave its worker.
+-- (run_at = created_at, pos = job_id, counters 0), which keeps the usual row narrow. What the plain tables would refuse must not get
+-- here either: a job that could be inserted but not recorded as failed would never leave its worker. The functions that insert see to
+-- that (0003); constraints would be read and planned anew by every statement, a third of what a lone insert costs.
 CREATE TABLE awa_queue.bodies (
     slot          smallint NOT NULL,
-    priority      smallint NOT NULL CHECK (priority BETWEEN 1 AND 4),
-    max_attempts  smallint NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
+    priority      smallint NOT NULL,
+    max_attempts  smallint NOT NULL,
     shard         smallint NOT NULL,
     job_id        bigint NOT NULL,
     created_at    timestamptz NOT NULL,
-    kind          text NOT NULL CHECK (length(kind) BETWEEN 1 AND 200),
-    queue         text NOT NULL CHECK (octet_length(queue) BETWEEN 1 AND 200),
+    kind          text NOT NULL,
+    queue         text NOT NULL,
     args          jsonb NOT NULL,
     pos           bigint,
     run_at        timestamptz,
-    deadline_ms   bigint CHECK (deadline_ms > 0),
+    deadline_ms   bigint,
     metadata      jsonb,
-    tags          text[] CHECK (cardinality(tags) <= 20),
+    tags          text[],
     errors        jsonb,
     progress      jsonb,
-    unique_key    bytea CHECK (octet_length(unique_key) BETWEEN 1 AND 200),
+    unique_key    bytea,
     unique_states bit(8),
     snoozes       integer,
     rescues       integer,
-    interrupted   integer
+    interrupted   integer,
+    past          jsonb
 ) PARTITION BY LIST (slot);
 
 CREATE TABLE awa_queue.ready (
@@ -102,15 +105,17 @@ CREATE TABLE awa_queue.leases (
     metadata    jsonb
 ) PARTITION BY LIST (lslot);
 
--- The narrow fact that a job completed; the rest is read from its body while the segment lives.
+-- The narrow fact that a job completed; the rest is read from its body while the segment lives. The instance's number lies where
+-- alignment would leave a gap.
 CREATE TABLE awa_queue.done (
-    slot         smallint NOT NULL,
-    attempt      smallint NOT NULL,
-    job_id       bigint NOT NULL,
-    run_lease    bigint NOT NULL,
-    claimed_at   timestamptz,
-    finalized_at timestamptz NOT NULL,
-    result       jsonb
+    slot            smallint NOT NULL,
+    attempt         smallint NOT NULL,
+    instance_number integer,
+    job_id          bigint NOT NULL,
+    run_lease       bigint NOT NULL,
+    claimed_at      timestamptz,
+    finalized_at    timestamptz NOT NULL,
+    result          jsonb
 ) PARTITION BY LIST (slot);
 
 DO $$
@@ -184,7 +189,7 @@ CREATE TABLE awa.scheduled_jobs (
 CREATE FUNCTION awa.job_of(h awa.jobs_hot) RETURNS awa_queue.deferred_jobs LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(h.job_id, h.kind, h.queue, h.state, h.args, h.priority, h.attempt, h.run_lease, h.max_attempts, h.shard, h.run_at,
                h.created_at, h.attempted_at, h.finalized_at, h.deadline_ms, h.metadata, h.tags, h.errors, h.progress, h.result,
-               h.unique_key, h.unique_states, h.snoozes, h.rescues, h.interrupted, h.instance)::awa_queue.deferred_jobs
+               h.unique_key, h.unique_states, h.snoozes, h.rescues, h.interrupted, h.instance, h.past)::awa_queue.deferred_jobs
 $$;
 CREATE FUNCTION awa.lease_of(h awa.jobs_hot) RETURNS awa_queue.leases LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(-1, -1, h.attempt, false, h.job_id, h.run_lease, h.instance, h.attempted_at, h.state, h.deadline_at, NULL,

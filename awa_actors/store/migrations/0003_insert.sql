@@ -49,6 +49,21 @@ BEGIN
     END LOOP;
 END $$;
 
+-- What the plain tables refuse, before it gets into bodies. A value that is missing is refused there.
+CREATE FUNCTION awa_queue.check_limits(p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[])
+RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $$
+DECLARE v_fault text;
+BEGIN
+    v_fault := CASE
+        WHEN EXISTS (SELECT FROM unnest(p_kinds) k WHERE length(k) NOT BETWEEN 1 AND 200) THEN 'a kind has 1 to 200 characters'
+        WHEN EXISTS (SELECT FROM unnest(p_queues) q WHERE octet_length(q) NOT BETWEEN 1 AND 200) THEN 'a queue''s name has 1 to 200 bytes'
+        WHEN EXISTS (SELECT FROM unnest(p_priorities) p WHERE p NOT BETWEEN 1 AND 4) THEN 'a priority is 1 (most urgent) to 4'
+        WHEN EXISTS (SELECT FROM unnest(p_max_attempts) m WHERE m NOT BETWEEN 1 AND 1000) THEN 'max_attempts is 1 to 1000' END;
+    IF v_fault IS NOT NULL THEN
+        RAISE EXCEPTION '%', v_fault USING ERRCODE = 'check_violation';
+    END IF;
+END $$;
+
 -- Args are JSON texts. The other arrays have one value per job, or a single one for all.
 -- p_opts (JSON texts, or NULL when no job has any) carries what few jobs need: run_at (text), delay (s), deadline_ms, metadata,
 -- tags, unique_key (hex), unique_states (bit text), on_conflict (raise | return_existing | skip), ordering_key (hex).
@@ -76,6 +91,7 @@ BEGIN
         FROM awa_queue.insert_with_options(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts, v_canonical) r;
         RETURN;
     END IF;
+    PERFORM awa_queue.check_limits(p_kinds, p_queues, p_priorities, p_max_attempts);
     WITH job AS MATERIALIZED (
         SELECT nextval('awa.job_id_seq') AS job_id, t.args::jsonb AS args, coalesce(t.kind, p_kinds[1]) AS kind,
                coalesce(t.queue, p_queues[1]) AS queue, coalesce(t.priority, p_priorities[1]) AS priority,
@@ -96,6 +112,64 @@ BEGIN
     FOR v_queue IN SELECT DISTINCT q FROM unnest(p_queues) q LOOP
         PERFORM awa.wake(v_queue, awa.queue_channel(v_queue));
     END LOOP;
+END $$;
+
+-- One job that needs no more than a place in line, at a third of the price of a batch of one: what cannot be had so goes that way.
+CREATE FUNCTION awa.insert_one(
+    p_kind text, p_queue text, p_args text, p_priority smallint, p_max_attempts smallint, p_opts text DEFAULT NULL,
+    OUT id bigint, OUT inserted boolean
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    v_now   timestamptz := clock_timestamp();
+    v_opts  jsonb := p_opts::jsonb;
+    v_slot  smallint;
+    v_rslot smallint;
+    v_plain boolean;
+BEGIN
+    SELECT (SELECT t.slot FROM awa_queue.ring_turns t WHERE t.ring = 'segments' ORDER BY t.generation DESC LIMIT 1),
+           (SELECT t.slot FROM awa_queue.ring_turns t WHERE t.ring = 'ready' ORDER BY t.generation DESC LIMIT 1),
+           EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active')
+           AND NOT EXISTS (SELECT FROM awa.queues q WHERE q.queue = p_queue AND q.shards > 1)
+    INTO v_slot, v_rslot, v_plain;
+    IF NOT v_plain OR v_opts - 'metadata' <> '{}' THEN
+        SELECT r.ids[1], coalesce(r.inserted[1], true) INTO id, inserted FROM awa.insert_jobs(
+            ARRAY[p_args], ARRAY[p_kind], ARRAY[p_queue], ARRAY[p_priority], ARRAY[p_max_attempts],
+            CASE WHEN p_opts IS NOT NULL THEN ARRAY[p_opts] END) r;
+        RETURN;
+    END IF;
+    IF NOT (length(p_kind) BETWEEN 1 AND 200 AND octet_length(p_queue) BETWEEN 1 AND 200 AND p_priority BETWEEN 1 AND 4
+            AND p_max_attempts BETWEEN 1 AND 1000) THEN
+        PERFORM awa_queue.check_limits(ARRAY[p_kind], ARRAY[p_queue], ARRAY[p_priority], ARRAY[p_max_attempts]);
+    END IF;
+    id := nextval('awa.job_id_seq');
+    inserted := true;
+    INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, metadata)
+    VALUES (v_slot, p_priority, p_max_attempts, 0, id, v_now, p_kind, p_queue, p_args::jsonb,
+            nullif(v_opts -> 'metadata', 'null'::jsonb));
+    INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
+    VALUES (v_rslot, p_priority, 0, v_slot, 0, id, id, 0, v_now, p_queue);
+    -- What awa.wake does: a call would cost as much as both rows.
+    PERFORM pg_notify(awa.queue_channel(p_queue), '') FROM awa.sleepers s
+    WHERE s.name = p_queue AND s.until > clock_timestamp() AND coalesce(current_setting('awa.notify', true), '') <> 'off';
+END $$;
+
+-- What a client needs to copy many plain jobs into both tables itself. All NULL: they must be inserted by awa.insert_jobs. COPY knows
+-- no policies of row security, and a row of a sharded queue is placed here.
+CREATE FUNCTION awa_queue.open_copy(
+    p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[], p_jobs integer,
+    OUT slot smallint, OUT rslot smallint, OUT at text, OUT ids bigint[]
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active')
+       OR EXISTS (SELECT FROM awa.queues q WHERE q.queue = ANY (p_queues) AND q.shards > 1)
+       OR row_security_active('awa_queue.bodies') OR row_security_active('awa_queue.ready') THEN
+        RETURN;
+    END IF;
+    PERFORM awa_queue.check_limits(p_kinds, p_queues, p_priorities, p_max_attempts);
+    slot := awa_queue.current_slot('segments');
+    rslot := awa_queue.current_slot('ready');
+    at := to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US+00');
+    ids := ARRAY(SELECT nextval('awa.job_id_seq') FROM generate_series(1, p_jobs));
 END $$;
 
 CREATE FUNCTION awa_queue.insert_with_options(
@@ -127,6 +201,12 @@ BEGIN
     CROSS JOIN LATERAL (SELECT t.opt::jsonb AS opt) o
     CROSS JOIN LATERAL (SELECT coalesce(t.queue, p_queues[1]) AS queue) n;
 
+    PERFORM awa_queue.check_limits(p_kinds, p_queues, p_priorities, p_max_attempts);
+    IF EXISTS (SELECT FROM unnest(v_jobs) j
+               WHERE cardinality(j.tags) > 20 OR octet_length(j.unique_key) NOT BETWEEN 1 AND 200 OR j.deadline_ms < 1) THEN
+        RAISE EXCEPTION 'a job has at most 20 tags, a unique key of 1 to 200 bytes and a deadline of a millisecond or more'
+            USING ERRCODE = 'check_violation';
+    END IF;
     -- Keys in one order everywhere, so that two batches with the same keys wait for each other rather than deadlock.
     FOR v_job IN SELECT * FROM unnest(v_jobs) j WHERE j.unique_key IS NOT NULL ORDER BY j.unique_key, j.ord LOOP
         IF v_job.unique_states IS NULL OR get_bit(v_job.unique_states, CASE WHEN v_job.run_at IS NULL THEN 1 ELSE 0 END) = 0 THEN
@@ -290,9 +370,7 @@ BEGIN
         'deadline_ms', CASE WHEN v_opts ? 'deadline' THEN trunc(least((v_opts ->> 'deadline')::numeric, 316224000) * 1000) END,
         'unique_states', v_mask,
         'ordering_key', encode(convert_to(v_opts ->> 'ordering_key', 'UTF8'), 'hex')));
-    SELECT r.ids[1], coalesce(r.inserted[1], true) INTO id, inserted FROM awa.insert_jobs(
-        ARRAY[coalesce(p_args, '{}')::text], ARRAY[p_kind], ARRAY[coalesce(v_opts ->> 'queue', 'default')],
-        ARRAY[coalesce((v_opts ->> 'priority')::smallint, 2::smallint)],
-        ARRAY[coalesce((v_opts ->> 'max_attempts')::smallint, 25::smallint)],
-        CASE WHEN v_rest <> '{}' THEN ARRAY[v_rest::text] END) r;
+    SELECT r.id, r.inserted INTO id, inserted FROM awa.insert_one(
+        p_kind, coalesce(v_opts ->> 'queue', 'default'), coalesce(p_args, '{}')::text, coalesce((v_opts ->> 'priority')::smallint, 2::smallint),
+        coalesce((v_opts ->> 'max_attempts')::smallint, 25::smallint), CASE WHEN v_rest <> '{}' THEN v_rest::text END) r;
 END $$;

@@ -40,20 +40,21 @@ BEGIN
     END;
 END $$;
 
--- Take visible rows of one lane in position order until there are p_n of them or p_bytes are reached. What counts is the text that
--- is sent, args and extras: what is stored may be compressed.
--- Shape: ready rows out, leases in; the bodies stay where they are. Returns the batch, its hints holding the last position.
+-- Take visible rows of one lane, in slots p_low to p_high, in position order until there are p_n of them or p_bytes are reached. What
+-- counts is the text that is sent, args and extras: what is stored may be compressed.
+-- Shape: ready rows out, leases in; the bodies stay where they are. Returns the batch, its hints being the last position and the size.
 CREATE FUNCTION awa_queue.take_lane(
     p_queue text, p_priority smallint, p_shard smallint, p_from bigint, p_n integer, p_bytes bigint, p_instance uuid,
-    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz
+    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz, p_low smallint, p_high smallint
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-DECLARE v awa_queue.claim_batch; v_last bigint; v_bodied bigint; v_regain boolean;
+DECLARE v awa_queue.claim_batch; v_last bigint; v_size bigint; v_bodied bigint; v_regain boolean;
 BEGIN
     WITH candidate AS MATERIALIZED (
         SELECT r.rslot, r.ctid AS tid, r.job_id, r.slot, r.run_lease, r.attempt, r.pos
         FROM awa_queue.ready r
-        WHERE r.queue = p_queue AND r.priority = p_priority AND r.shard = p_shard AND r.pos >= p_from
+        WHERE r.rslot BETWEEN p_low AND p_high
+          AND r.queue = p_queue AND r.priority = p_priority AND r.shard = p_shard AND r.pos >= p_from
         ORDER BY r.pos LIMIT p_n FOR UPDATE SKIP LOCKED
     ), sized AS MATERIALIZED (
         SELECT t.*, sum(t.size) OVER (ROWS UNBOUNDED PRECEDING) - t.size AS before FROM (
@@ -66,7 +67,7 @@ BEGIN
                 FROM awa_queue.bodies x WHERE x.slot = c.slot AND x.job_id = c.job_id OFFSET 0) b ON true) t
     ), deleted AS (
         DELETE FROM awa_queue.ready r USING sized s
-        WHERE r.rslot = s.rslot AND r.ctid = s.tid AND coalesce(s.before, 0) < p_bytes
+        WHERE r.rslot BETWEEN p_low AND p_high AND r.rslot = s.rslot AND r.ctid = s.tid AND coalesce(s.before, 0) < p_bytes
         RETURNING s.*
     ), leased AS (
         INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at, deadline_at)
@@ -77,15 +78,15 @@ BEGIN
     )
     SELECT array_agg(d.job_id), array_agg(d.run_lease + 1), array_agg(p_lslot), array_agg(least(d.attempt + 1, 32767)::smallint),
            array_agg(d.max_attempts), array_agg(p_priority), array_agg(d.kind), array_agg(d.text), array_agg(d.created_at),
-           array_agg(d.run_at), array_agg(p_now + d.deadline), array_agg(d.extras), max(d.pos), count(d.bodied),
+           array_agg(d.run_at), array_agg(p_now + d.deadline), array_agg(d.extras), max(d.pos), sum(d.size), count(d.bodied),
            bool_or(d.is_unique AND get_bit(d.unique_states, 2) <> get_bit(d.unique_states, 1))
     INTO v.job_ids, v.run_leases, v.lslots, v.attempts, v.max_attempts, v.priorities, v.kinds, v.args, v.created_at, v.run_at,
-         v.deadline_at, v.extras, v_last, v_bodied, v_regain
+         v.deadline_at, v.extras, v_last, v_size, v_bodied, v_regain
     FROM deleted d;
     IF v_bodied <> cardinality(v.job_ids) THEN
         RAISE EXCEPTION 'a claimed job has no visible body' USING ERRCODE = 'AWA01';
     END IF;
-    v.hints := ARRAY[v_last];
+    v.hints := ARRAY[v_last, v_size];
     v.claimed_at := p_now;
     RETURN CASE WHEN v_regain THEN awa_queue.shift_claims(v) ELSE v END;
 END $$;
@@ -139,7 +140,11 @@ DECLARE
     v_hints    bigint[];
     v_lslot    smallint;
     v_shards   smallint;
+    v_dead     boolean;
     v_paused   boolean;
+    v_parked   boolean;
+    v_low      smallint;
+    v_high     smallint;
     v_deadline bigint;
     v_left     integer := p_n;
     v_bytes    bigint := p_bytes;
@@ -151,46 +156,50 @@ DECLARE
     v_got      awa_queue.claim_batch;
     v_all      awa_queue.claim_batch;
 BEGIN
-    IF EXISTS (SELECT FROM awa.instances i WHERE i.id = p_instance AND i.dead_at IS NOT NULL) THEN
+    -- All that a claim wants to know first, in one statement: to start one costs more than to run it.
+    SELECT EXISTS (SELECT FROM awa.instances i WHERE i.id = p_instance AND i.dead_at IS NOT NULL),
+           coalesce(q.lanes, 1), q.paused AND coalesce(q.paused_until > v_now, true), q.override_deadline_ms,
+           EXISTS (SELECT FROM awa_queue.parked_ready r WHERE r.queue = p_queue),
+           (SELECT t.slot FROM awa_queue.ring_turns t WHERE t.ring = 'leases' ORDER BY t.generation DESC LIMIT 1)
+    INTO v_dead, v_shards, v_paused, v_deadline, v_parked, v_lslot
+    FROM (SELECT) one LEFT JOIN awa.queues q ON q.queue = p_queue;
+    IF v_dead OR v_paused THEN
         RETURN NULL;
     END IF;
-    SELECT q.lanes, q.paused AND coalesce(q.paused_until > v_now, true), q.override_deadline_ms
-    INTO v_shards, v_paused, v_deadline FROM awa.queues q WHERE q.queue = p_queue;
-    IF v_paused THEN
-        RETURN NULL;
-    END IF;
-    -- A queue without settings has left NULLs here.
-    v_shards := coalesce(v_shards, 1);
-    IF EXISTS (SELECT FROM awa_queue.parked_ready r WHERE r.queue = p_queue) THEN
+    IF v_parked THEN
         PERFORM awa_queue.unpark(p_queue, v_shards, p_n);
         p_hints := '{}';
     END IF;
+    -- A slot whose file is empty has no row of anybody's: most of the ring, most of the time. What a statement need not look at when
+    -- it starts costs a lone job nothing.
+    SELECT min(r.place) - 1, max(r.place) - 1 INTO v_low, v_high
+    FROM unnest(ARRAY['awa_queue.ready_0', 'awa_queue.ready_1', 'awa_queue.ready_2', 'awa_queue.ready_3', 'awa_queue.ready_4',
+                      'awa_queue.ready_5', 'awa_queue.ready_6', 'awa_queue.ready_7']::regclass[]) WITH ORDINALITY r (slot, place)
+    WHERE pg_relation_size(r.slot) > 0;
     p_deadline_ms := nullif(coalesce(v_deadline, p_deadline_ms), 0);
     -- Always whole: to assign to an element of an empty array would make it the first one that drivers see.
     v_hints := coalesce(p_hints, '{}') || array_fill(0::bigint, ARRAY[greatest(4 * v_shards - coalesce(cardinality(p_hints), 0), 0)]);
-    v_lslot := awa_queue.current_slot('leases');
     FOR v_lane IN
-        SELECT l.priority, l.shard, l.place, l.start,
-               (SELECT octet_length(b.args::text) FROM awa_queue.bodies b WHERE b.slot = head.slot AND b.job_id = head.job_id) AS size
+        SELECT l.priority, l.shard, l.place, l.start, head.slot, head.job_id
         FROM (SELECT p::smallint AS priority, s::smallint AS shard, (p - 1) * v_shards + s + 1 AS place,
                      coalesce(v_hints[(p - 1) * v_shards + s + 1], 0) AS start
               FROM generate_series(1, 4) p, generate_series(0, v_shards - 1) s) l
         CROSS JOIN LATERAL (
             SELECT r.ready_at, r.slot, r.job_id FROM awa_queue.ready r
-            WHERE r.queue = p_queue AND r.priority = l.priority AND r.shard = l.shard AND r.pos >= l.start
+            WHERE r.rslot BETWEEN v_low AND v_high AND r.queue = p_queue AND r.priority = l.priority AND r.shard = l.shard AND r.pos >= l.start
             ORDER BY r.pos LIMIT 1) head
         ORDER BY CASE WHEN p_aging > 0
                       THEN greatest(1, l.priority - floor(extract(epoch FROM v_now - head.ready_at)::float8 / p_aging))
                       ELSE l.priority END, head.ready_at, l.priority
     LOOP
-        v_size := v_lane.size;
+        SELECT octet_length(b.args::text) INTO v_size FROM awa_queue.bodies b WHERE b.slot = v_lane.slot AND b.job_id = v_lane.job_id;
         v_from := v_lane.start;
         LOOP
             -- Not many more than will fit: each is unpacked before it is known to.
             v_n := least(v_left, greatest(1, v_bytes / greatest(v_size / 2, 1)));
             BEGIN
                 v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, v_from, v_n, v_bytes, p_instance, p_deadline_ms,
-                    v_lslot, v_now);
+                    v_lslot, v_now, v_low, v_high);
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
                 IF NOT awa_queue.is_row_fault(v_state) THEN
@@ -201,8 +210,7 @@ BEGIN
             END;
             EXIT WHEN v_got.job_ids IS NULL;
             v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
-            SELECT sum(octet_length(t.args) + coalesce(octet_length(t.extras), 0)) INTO v_size
-            FROM unnest(v_got.args, v_got.extras) AS t (args, extras);
+            v_size := coalesce(v_got.hints[2], 0);
             v_left := v_left - cardinality(v_got.job_ids);
             v_bytes := v_bytes - v_size;
             v_from := v_got.hints[1];
@@ -231,6 +239,7 @@ CREATE FUNCTION awa_queue.take_carefully(
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    v_bytes bigint := p_bytes;
     v_head  awa_queue.ready;
     v_got   awa_queue.claim_batch;
     v_all   awa_queue.claim_batch;
@@ -243,7 +252,8 @@ BEGIN
         ORDER BY r.pos LIMIT p_n FOR UPDATE SKIP LOCKED
     LOOP
         BEGIN
-            v_got := awa_queue.take_lane(p_queue, p_priority, p_shard, v_head.pos, 1, p_bytes, p_instance, p_deadline_ms, p_lslot, p_now);
+            v_got := awa_queue.take_lane(p_queue, p_priority, p_shard, v_head.pos, 1, p_bytes, p_instance, p_deadline_ms, p_lslot, p_now,
+                v_head.rslot, v_head.rslot);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
             IF NOT awa_queue.is_row_fault(v_state) THEN
@@ -254,7 +264,8 @@ BEGIN
         END;
         CONTINUE WHEN v_got.job_ids IS NULL;
         v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
-        p_bytes := p_bytes - octet_length(v_got.args[1]) - coalesce(octet_length(v_got.extras[1]), 0);
+        p_bytes := p_bytes - v_got.hints[2];
+        v_all.hints := ARRAY[v_got.hints[1], v_bytes - p_bytes];
         EXIT WHEN p_bytes <= 0;
     END LOOP;
     RETURN v_all;
@@ -276,9 +287,8 @@ BEGIN
     END IF;
     v := awa_queue.take(p_queue, p_n, p_bytes, p_instance, p_aging, p_deadline_ms, p_hints);
     COMMIT;
-    job_ids := v.job_ids; run_leases := v.run_leases; lslots := v.lslots; attempts := v.attempts; max_attempts := v.max_attempts;
-    priorities := v.priorities; kinds := v.kinds; args := v.args; created_at := v.created_at; run_at := v.run_at;
-    deadline_at := v.deadline_at; extras := v.extras; hints := v.hints; claimed_at := v.claimed_at;
+    SELECT v.* INTO job_ids, run_leases, lslots, attempts, max_attempts, priorities, kinds, args, created_at, run_at, deadline_at,
+                    extras, hints, claimed_at;
 END $$;
 
 -- Complete live attempts, guarded by (job_id, run_lease, instance). Gives the ids that were completed; the rest are stale.
@@ -293,15 +303,18 @@ DECLARE
     v_again bigint[];
     v_freed bigint[];
     v_more  bigint[];
+    v_low   smallint;
+    v_high  smallint;
 BEGIN
     at := clock_timestamp();
+    SELECT min(s), max(s) INTO v_low, v_high FROM unnest(p_lslots) s;
     WITH deleted AS (
         DELETE FROM awa_queue.leases l USING unnest(p_jobs, p_leases, p_lslots) AS i (job_id, run_lease, lslot)
-        WHERE l.lslot = i.lslot AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
+        WHERE l.lslot BETWEEN v_low AND v_high AND l.lslot = i.lslot AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
         RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
     ), recorded AS (
-        INSERT INTO awa_queue.done (slot, attempt, job_id, run_lease, claimed_at, finalized_at, result)
-        SELECT d.slot, d.attempt, d.job_id, d.run_lease, d.claimed_at, at,
+        INSERT INTO awa_queue.done (slot, attempt, instance_number, job_id, run_lease, claimed_at, finalized_at, result)
+        SELECT d.slot, d.attempt, (SELECT i.number FROM awa.instances i WHERE i.id = p_instance), d.job_id, d.run_lease, d.claimed_at, at,
                CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
     )
     SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO completed, v_freed FROM deleted d;
@@ -315,8 +328,8 @@ BEGIN
               AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
             RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
         ), recorded AS (
-            INSERT INTO awa_queue.done (slot, attempt, job_id, run_lease, claimed_at, finalized_at, result)
-            SELECT d.slot, d.attempt, d.job_id, d.run_lease, d.claimed_at, at,
+            INSERT INTO awa_queue.done (slot, attempt, instance_number, job_id, run_lease, claimed_at, finalized_at, result)
+            SELECT d.slot, d.attempt, (SELECT i.number FROM awa.instances i WHERE i.id = p_instance), d.job_id, d.run_lease, d.claimed_at, at,
                    CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, d.job_id)]::jsonb END FROM deleted d
         )
         SELECT array_agg(d.job_id), array_agg(d.job_id) FILTER (WHERE d.frees_claim) INTO v_again, v_more FROM deleted d;

@@ -26,7 +26,7 @@ CREATE FUNCTION awa_queue.as_row(
                coalesce(b.run_at, b.created_at), b.created_at, p_claimed_at, NULL, b.deadline_ms,
                CASE WHEN p_metadata IS NULL THEN b.metadata ELSE coalesce(b.metadata, '{}') || p_metadata END, b.tags, b.errors,
                coalesce(p_progress, b.progress), NULL, b.unique_key, b.unique_states, b.snoozes, b.rescues, b.interrupted,
-               p_instance)::awa_queue.deferred_jobs
+               p_instance, b.past)::awa_queue.deferred_jobs
 $$;
 
 -- Write a job into the place of its state (j.state), with its unique key as the mask says. p_from is the state it comes from.
@@ -71,6 +71,7 @@ BEGIN
             SELECT q.dlq_enabled INTO v_dlq FROM awa.queues q WHERE q.queue = j.queue;
             IF v_dlq AND p_reason IS NOT NULL THEN
                 INSERT INTO awa_queue.dlq_entries SELECT j.*, p_reason;
+                PERFORM set_config('awa.buried', j.job_id || ' ' || p_reason, true);
             ELSE
                 INSERT INTO awa_queue.terminal SELECT j.*;
             END IF;
@@ -129,9 +130,9 @@ BEGIN
     -- A body of an earlier availability may still be in this segment.
     DELETE FROM awa_queue.bodies b WHERE b.slot = v_slot AND b.job_id = j.job_id;
     INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, pos, run_at, deadline_ms,
-        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted)
+        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted, past)
     VALUES (v_slot, j.priority, j.max_attempts, j.shard, j.job_id, j.created_at, j.kind, j.queue, j.args, v_pos, j.run_at, j.deadline_ms,
-        j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted);
+        j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted, j.past);
     INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
     VALUES (awa_queue.current_slot('ready'), j.priority, j.shard, v_slot, j.attempt, v_pos, j.job_id, j.run_lease,
             coalesce(p_since, clock_timestamp()), j.queue);
@@ -147,6 +148,32 @@ $$;
 CREATE FUNCTION awa_queue.error_entry(p_error text, p_attempt integer) RETURNS jsonb LANGUAGE sql VOLATILE SET search_path = pg_catalog AS $$
     SELECT jsonb_build_object('error', p_error, 'attempt', p_attempt, 'at', to_jsonb(clock_timestamp()))
 $$;
+
+-- A cancellation, with the attempt that it ended, if any.
+CREATE FUNCTION awa_queue.with_cancel(j awa_queue.deferred_jobs, p_from awa.job_state, p_reason text) RETURNS jsonb LANGUAGE sql VOLATILE
+SET search_path = pg_catalog AS $$
+    SELECT coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled: ' || p_reason, j.attempt) || '{"terminal": true}'
+        || CASE WHEN p_from IN ('running', 'waiting_external')
+                THEN jsonb_build_object('started_at', to_jsonb(j.attempted_at), 'instance', j.instance) ELSE '{}' END)
+$$;
+
+-- The past of a job whose live attempt ends without an error: snoozed, interrupted, resumed … Bounded as errors are, and what went
+-- the same way several times running (the lease tells) is one entry: a job that polls by snoozing has one, with a count, since when
+-- (started_at, first_at) and until when. What retries and handlers go by is `errors`; this is for those who ask what happened.
+CREATE FUNCTION awa_queue.with_past(j awa_queue.deferred_jobs, p_outcome text, p_reason text DEFAULT NULL) RETURNS jsonb LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
+DECLARE
+    v_last  jsonb := j.past -> -1;
+    v_entry jsonb := jsonb_strip_nulls(jsonb_build_object('outcome', p_outcome, 'attempt', j.attempt, 'run_lease', j.run_lease,
+        'started_at', to_jsonb(j.attempted_at), 'at', to_jsonb(clock_timestamp()), 'instance', j.instance, 'reason', p_reason));
+BEGIN
+    IF v_last @> jsonb_build_object('outcome', p_outcome, 'attempt', j.attempt, 'run_lease', j.run_lease - 1) THEN
+        v_entry := v_entry || jsonb_build_object('started_at', v_last -> 'started_at', 'first_at', coalesce(v_last -> 'first_at', v_last -> 'at'),
+            'count', coalesce((v_last ->> 'count')::bigint, 1) + 1);
+        RETURN (j.past - (-1)) || v_entry;
+    END IF;
+    RETURN awa_queue.with_error(j.past, v_entry);
+END $$;
 
 -- The newer holder of the unique key wins; this job is kept as evidence. A mask that includes `cancelled` loses its key here.
 CREATE FUNCTION awa_queue.end_as_duplicate(j awa_queue.deferred_jobs) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
@@ -282,7 +309,8 @@ BEGIN
 END $$;
 
 -- End one attempt. `o` says where it goes (the decision is the caller's): state, delay (s), error, terminal, uncount, snooze,
--- interrupted, pos-keeping give_back, progress, metadata, reason. Returns NULL when the attempt is stale.
+-- interrupted, pos-keeping give_back, progress, metadata, reason; ended_as and why, for the past of one without an error. Returns NULL
+-- when the attempt is stale.
 CREATE FUNCTION awa_queue.settle_one(p_instance uuid, o jsonb) RETURNS awa_queue.deferred_jobs LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off AS $$
 DECLARE
@@ -312,7 +340,10 @@ BEGIN
     IF o ? 'error' THEN
         j.errors := awa_queue.with_error(j.errors, awa_queue.error_entry(o ->> 'error', j.attempt)
                     || jsonb_build_object('started_at', to_jsonb(l.claimed_at), 'instance', l.instance)
-                    || CASE WHEN o ? 'terminal' THEN '{"terminal": true}'::jsonb ELSE '{}' END);
+                    || CASE WHEN o ? 'terminal' THEN '{"terminal": true}'::jsonb ELSE '{}' END
+                    || CASE WHEN o ? 'interrupted' THEN '{"outcome": "interrupted"}'::jsonb ELSE '{}' END);
+    ELSIF o ? 'snooze' OR o ? 'interrupted' OR o ? 'ended_as' THEN
+        j.past := awa_queue.with_past(j, coalesce(o ->> 'ended_as', CASE WHEN o ? 'snooze' THEN 'snoozed' ELSE 'interrupted' END), o ->> 'why');
     END IF;
     IF o ? 'uncount' THEN j.attempt := greatest(j.attempt - 1, 0); END IF;
     IF o ? 'snooze' THEN j.snoozes := least(coalesce(j.snoozes, 0)::bigint + 1, 2147483647)::integer; END IF;
@@ -354,6 +385,13 @@ BEGIN
     RETURN j;
 END $$;
 
+-- A job as it landed, for whoever has just moved it: a dead letter with its reason. land() leaves that in the transaction: to look
+-- takes the right to read dead letters, which those who make them need not have.
+CREATE FUNCTION awa_queue.landed(j awa_queue.deferred_jobs) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
+    SELECT to_jsonb(j) || CASE WHEN j.state = 'failed' AND split_part(current_setting('awa.buried', true), ' ', 1) = j.job_id::text
+        THEN jsonb_build_object('dlq_reason', split_part(current_setting('awa.buried', true), ' ', 2)) ELSE '{}' END
+$$;
+
 -- End many attempts, each in its own subtransaction: one that cannot be recorded as asked is recorded as failed, with why, and if
 -- not even that can be, it is written off. Returns one row per attempt that was this instance's; ids that are missing are stale.
 CREATE FUNCTION awa_queue.settle(p_instance uuid, p_outcomes jsonb)
@@ -375,7 +413,8 @@ BEGIN
             j := awa_queue.settle_badly(p_instance, o, 'its end could not be recorded as asked: ' || v_error);
         END;
         IF j.job_id IS NOT NULL THEN
-            job_id := j.job_id; run_lease := j.run_lease; job := to_jsonb(j);
+            job_id := j.job_id; run_lease := j.run_lease;
+            job := CASE WHEN j.state = 'failed' THEN awa_queue.landed(j) ELSE to_jsonb(j) END;
             IF (o ->> 'lslot')::integer < 0 THEN
                 job := job || jsonb_build_object('canonical', awa.is_canonical(j.job_id));
             END IF;

@@ -30,9 +30,9 @@ BEGIN
                 SELECT d.*, nextval('awa.job_id_seq') AS pos FROM due d
             ), bodied AS (
                 INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, pos, run_at,
-                    deadline_ms, metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted)
+                    deadline_ms, metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted, past)
                 SELECT v_slot, p.priority, p.max_attempts, p.shard, p.job_id, p.created_at, p.kind, p.queue, p.args, p.pos, p.run_at,
-                       p.deadline_ms, p.metadata, p.tags, p.errors, p.progress, p.unique_key, p.unique_states, p.snoozes, p.rescues, p.interrupted
+                       p.deadline_ms, p.metadata, p.tags, p.errors, p.progress, p.unique_key, p.unique_states, p.snoozes, p.rescues, p.interrupted, p.past
                 FROM placed p
             ), readied AS (
                 INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
@@ -238,7 +238,7 @@ BEGIN
     IF j.job_id IS NULL THEN
         RETURN NULL;
     END IF;
-    v_row := to_jsonb(j) || jsonb_build_object('rescue_reason', p_why);
+    v_row := awa_queue.landed(j) || jsonb_build_object('rescue_reason', p_why);
     PERFORM awa.write_outbox(ARRAY[v_row]);
     RETURN v_row;
 END $$;

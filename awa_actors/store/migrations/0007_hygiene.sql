@@ -217,9 +217,9 @@ BEGIN
         LIMIT p_rows - coalesce(cardinality(v_jobs), 0) - coalesce(cardinality(v_more), 0) FOR UPDATE SKIP LOCKED) r;
     DELETE FROM awa_queue.bodies b WHERE b.slot = v_slot AND b.job_id = ANY (v_jobs || v_more || v_park);
     INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, pos, run_at, deadline_ms,
-        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted)
+        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted, past)
     SELECT v_slot, b.priority, b.max_attempts, b.shard, b.job_id, b.created_at, b.kind, b.queue, b.args, b.pos, b.run_at, b.deadline_ms,
-           b.metadata, b.tags, b.errors, b.progress, b.unique_key, b.unique_states, b.snoozes, b.rescues, b.interrupted
+           b.metadata, b.tags, b.errors, b.progress, b.unique_key, b.unique_states, b.snoozes, b.rescues, b.interrupted, b.past
     FROM awa_queue.bodies b WHERE b.slot = p_slot AND b.job_id = ANY (v_jobs || v_more || v_park);
     UPDATE awa_queue.leases l SET slot = v_slot WHERE l.slot = p_slot AND l.job_id = ANY (v_jobs);
     UPDATE awa_queue.ready r SET slot = v_slot WHERE r.slot = p_slot AND r.job_id = ANY (v_more);

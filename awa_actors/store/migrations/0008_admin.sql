@@ -1,36 +1,41 @@
 -- What operators and users read and do to single jobs.
 
--- Every job of both planes, each exactly once. Dead letters have a table of their own.
+-- Every job of both planes, each exactly once. Dead letters have a table of their own. `instance_number` is of completed jobs: their
+-- instance by its number, for when its row has gone.
 CREATE VIEW awa.jobs AS
 WITH live AS (
-    SELECT (awa_queue.as_row(b, 'available', r.attempt, r.run_lease, NULL, NULL, NULL, NULL)).*, NULL::timestamptz AS deadline_at
+    SELECT (awa_queue.as_row(b, 'available', r.attempt, r.run_lease, NULL, NULL, NULL, NULL)).*, NULL::timestamptz AS deadline_at,
+           NULL::integer AS instance_number
     FROM awa_queue.bodies b JOIN awa_queue.ready r
       ON r.queue = b.queue AND r.priority = b.priority AND r.shard = b.shard AND r.pos = coalesce(b.pos, b.job_id)
      AND r.job_id = b.job_id AND r.slot = b.slot
     UNION ALL
-    SELECT (awa_queue.as_row(b, 'available', r.attempt, r.run_lease, NULL, NULL, NULL, NULL)).*, NULL
+    SELECT (awa_queue.as_row(b, 'available', r.attempt, r.run_lease, NULL, NULL, NULL, NULL)).*, NULL, NULL
     FROM awa_queue.parked_ready r JOIN awa_queue.bodies b ON b.slot = r.slot AND b.job_id = r.job_id
     UNION ALL
-    SELECT (awa_queue.as_row(b, l.state, l.attempt, l.run_lease, l.claimed_at, l.progress, l.metadata, l.instance)).*, l.deadline_at
+    SELECT (awa_queue.as_row(b, l.state, l.attempt, l.run_lease, l.claimed_at, l.progress, l.metadata, l.instance)).*, l.deadline_at,
+           NULL
     FROM awa_queue.leases l JOIN awa_queue.bodies b ON b.slot = l.slot AND b.job_id = l.job_id
     UNION ALL
     SELECT b.job_id, b.kind, b.queue, 'completed', b.args, b.priority, d.attempt, d.run_lease, b.max_attempts, b.shard,
            coalesce(b.run_at, b.created_at), b.created_at, d.claimed_at, d.finalized_at, b.deadline_ms, b.metadata, b.tags, b.errors,
-           NULL, d.result, b.unique_key, b.unique_states, b.snoozes, b.rescues, b.interrupted, NULL, NULL
+           NULL, d.result, b.unique_key, b.unique_states, b.snoozes, b.rescues, b.interrupted,
+           (SELECT i.id FROM awa.instances i WHERE i.number = d.instance_number AND i.started_at <= d.finalized_at
+            ORDER BY i.started_at DESC LIMIT 1), b.past, NULL, d.instance_number
     FROM awa_queue.done d JOIN awa_queue.bodies b ON b.slot = d.slot AND b.job_id = d.job_id
     UNION ALL
-    SELECT d.*, NULL FROM awa_queue.deferred_jobs d
+    SELECT d.*, NULL, NULL FROM awa_queue.deferred_jobs d
     UNION ALL
-    SELECT t.*, NULL FROM awa_queue.terminal t
+    SELECT t.*, NULL, NULL FROM awa_queue.terminal t
     UNION ALL
-    SELECT (awa.job_of(h)).*, h.deadline_at FROM awa.jobs_hot h
+    SELECT (awa.job_of(h)).*, h.deadline_at, NULL FROM awa.jobs_hot h
     UNION ALL
-    SELECT s.*, NULL FROM awa.scheduled_jobs s
+    SELECT s.*, NULL, NULL FROM awa.scheduled_jobs s
 )
 SELECT job_id AS id, kind, queue, args, state, priority, attempt, run_lease, max_attempts, run_at, NULL::timestamptz AS heartbeat_at,
        deadline_at, attempted_at, finalized_at, created_at, errors, coalesce(metadata, '{}') AS metadata, coalesce(tags, '{}') AS tags,
        unique_key, unique_states, progress, result, deadline_ms, coalesce(snoozes, 0) AS snoozes, coalesce(rescues, 0) AS rescues,
-       coalesce(interrupted, 0) AS interrupted, instance, shard
+       coalesce(interrupted, 0) AS interrupted, instance, shard, instance_number, past
 FROM live;
 
 -- One job by id, wherever it is, dead letters included (dlq_reason set).
@@ -121,7 +126,7 @@ BEGIN
     END IF;
     j := v.job;
     j.state := 'cancelled';
-    j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled: ' || p_reason, j.attempt) || '{"terminal": true}');
+    j.errors := awa_queue.with_cancel(j, v.came_from, p_reason);
     RETURN to_jsonb(awa_queue.land(j, v.came_from)) || jsonb_build_object('came_from', v.came_from);
 END $$;
 
@@ -134,6 +139,7 @@ DECLARE
     v_dead record;
     v_from awa.job_state;
     v_holder bigint;
+    v_is_dead boolean := false;
 BEGIN
     FOR i IN 1..2 LOOP
         DELETE FROM awa_queue.terminal t WHERE t.job_id = p_job RETURNING t.* INTO j;
@@ -141,6 +147,7 @@ BEGIN
         DELETE FROM awa_queue.dlq_entries d WHERE d.job_id = p_job RETURNING d.* INTO v_dead;
         IF FOUND THEN
             SELECT * INTO j FROM jsonb_populate_record(NULL::awa_queue.deferred_jobs, to_jsonb(v_dead));
+            v_is_dead := true;
             EXIT;
         END IF;
         SELECT * INTO v FROM awa_queue.pull(p_job, false);
@@ -159,12 +166,15 @@ BEGIN
                 USING ERRCODE = 'unique_violation', CONSTRAINT = 'idx_awa_jobs_unique', DETAIL = v_holder::text;
         END IF;
     END IF;
+    IF v_from = 'waiting_external' THEN
+        j.past := awa_queue.with_past(j, 'retried', 'by an operator');
+    END IF;
     j.state := 'available';
     j.attempt := 0;
     j.rescues := NULL;
     j.finalized_at := NULL;
     j.run_at := clock_timestamp();
-    RETURN to_jsonb(awa_queue.land(j, v_from)) || jsonb_build_object('came_from', v_from);
+    RETURN to_jsonb(awa_queue.land(j, v_from)) || jsonb_build_object('came_from', v_from, 'was_dead_letter', v_is_dead);
 END $$;
 
 -- Producers written for the older contract run unchanged: same signature, one awa.jobs row. A job said to be available with

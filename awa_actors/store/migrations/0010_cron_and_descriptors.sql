@@ -126,7 +126,9 @@ END $$;
 
 -- Enqueue the job of a schedule now, paused or not, beside its fires. NULL: there is no such schedule. A unique key that is
 -- taken is the operator's to know.
-CREATE FUNCTION awa.cron_trigger(p_name text, OUT id bigint, OUT kind text, OUT queue text, OUT inserted boolean) LANGUAGE plpgsql
+CREATE FUNCTION awa.cron_trigger(
+    p_name text, p_metadata jsonb DEFAULT '{}', OUT id bigint, OUT kind text, OUT queue text, OUT inserted boolean
+) LANGUAGE plpgsql
 SET search_path = pg_catalog AS $$
 DECLARE s awa.cron_schedules;
 BEGIN
@@ -134,7 +136,7 @@ BEGIN
     IF FOUND THEN
         SELECT r.ids[1], s.kind, s.queue, r.inserted[1] INTO id, kind, queue, inserted FROM awa.insert_jobs(
             ARRAY[s.args::text], ARRAY[s.kind], ARRAY[s.queue], ARRAY[s.priority], ARRAY[s.max_attempts],
-            ARRAY[awa.cron_options(s, '{"triggered_manually": true}', clock_timestamp())::text]) r;
+            ARRAY[awa.cron_options(s, p_metadata || '{"triggered_manually": true}', clock_timestamp())::text]) r;
     END IF;
 END $$;
 

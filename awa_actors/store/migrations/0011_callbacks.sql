@@ -100,7 +100,7 @@ BEGIN
     ELSIF c.resumed THEN
         outcome := 'resumed';
         DELETE FROM awa_queue.callbacks x WHERE x.callback_id = c.callback_id;
-        job := awa_queue.settle_one(p_instance, '{"state": "available", "uncount": true}' || (o - 'callback_id'));
+        job := awa_queue.settle_one(p_instance, '{"state": "available", "uncount": true, "ended_as": "resumed"}' || (o - 'callback_id'));
     ELSIF NOT awa_queue.restate_claim(l, 'waiting_external') THEN
         outcome := 'duplicate';
         DELETE FROM awa_queue.callbacks x WHERE x.callback_id = c.callback_id;
@@ -132,7 +132,7 @@ BEGIN
         END;
         IF (v.job).job_id IS NOT NULL THEN
             job_id := (v.job).job_id; run_lease := (v.job).run_lease; outcome := v.outcome;
-            job := to_jsonb(v.job) || CASE v.outcome WHEN 'parked' THEN jsonb_build_object('callback_id', o -> 'callback_id') ELSE '{}' END;
+            job := awa_queue.landed(v.job) || CASE v.outcome WHEN 'parked' THEN jsonb_build_object('callback_id', o -> 'callback_id') ELSE '{}' END;
             RETURN NEXT;
         END IF;
     END LOOP;
@@ -234,7 +234,7 @@ END $$;
 CREATE FUNCTION awa_queue.resolved(j awa_queue.deferred_jobs, p_from awa.job_state, p_outcome text) RETURNS jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog AS $$
 BEGIN
-    RETURN to_jsonb(j) || jsonb_build_object('came_from', p_from, 'outcome', p_outcome, 'specs', (
+    RETURN awa_queue.landed(j) || jsonb_build_object('came_from', p_from, 'outcome', p_outcome, 'specs', (
         SELECT jsonb_agg(to_jsonb(s.*) ORDER BY s.application, s.name) FROM awa.follow_up_specs s
         WHERE s.kind = j.kind AND s.outcome = p_outcome));
 END $$;
@@ -305,6 +305,7 @@ BEGIN
     j := awa_queue.whole(v.l);
     PERFORM awa_queue.drop_lease(v.l);
     v_attempt := j.attempt;
+    j.past := awa_queue.with_past(j, 'retried', 'by its callback');
     j.state := 'available';
     j.attempt := 0;
     j.rescues := NULL;
@@ -331,7 +332,7 @@ BEGIN
     ELSIF l.state = 'waiting_external' AND NOT (v.c).inside THEN
         PERFORM awa_queue.take_callback(p_callback);
         j := awa_queue.settle_one(l.instance, jsonb_build_object('job_id', l.job_id, 'run_lease', l.run_lease, 'state', 'available',
-            'uncount', true, 'metadata', v_note));
+            'uncount', true, 'ended_as', 'resumed', 'metadata', v_note));
     ELSIF l.state = 'waiting_external' AND NOT awa_queue.restate_claim(l, 'running') THEN
         PERFORM awa_queue.take_callback(p_callback);
         SELECT t.* INTO j FROM awa_queue.terminal t WHERE t.job_id = l.job_id;

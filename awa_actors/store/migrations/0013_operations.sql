@@ -48,16 +48,16 @@ END $$;
 
 -- Many of them, each in its own subtransaction. What is refused stays and is told, with who holds its key.
 CREATE FUNCTION awa_queue.retry_each(
-    p_jobs bigint[], p_dead boolean, p_queue text, p_priority smallint, p_run_at timestamptz, OUT retried bigint, OUT refused jsonb
+    p_jobs bigint[], p_dead boolean, p_queue text, p_priority smallint, p_run_at timestamptz, OUT retried bigint[], OUT refused jsonb
 ) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE v_job bigint; v_error text; v_detail text;
 BEGIN
-    retried := 0;
+    retried := '{}';
     refused := '[]';
     FOREACH v_job IN ARRAY p_jobs LOOP
         BEGIN
             IF awa_queue.retry_ended(v_job, p_dead, p_queue, p_priority, p_run_at) IS NOT NULL THEN
-                retried := retried + 1;
+                retried := retried || v_job;
             END IF;
         EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
             GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT;
@@ -66,41 +66,37 @@ BEGIN
     END LOOP;
 END $$;
 
--- Failed jobs become dead letters by hand.
+-- Failed jobs become dead letters by hand. Returns how many, by kind and queue.
 CREATE FUNCTION awa_queue.move_failed(p_kind text, p_queue text, p_tag text, p_job bigint, p_rows integer)
-RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE v_count bigint;
+RETURNS TABLE (kind text, queue text, jobs bigint) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    WITH picked AS MATERIALIZED (
+    RETURN QUERY WITH picked AS MATERIALIZED (
         SELECT t.job_id FROM awa_queue.terminal t WHERE t.state = 'failed' AND (p_kind IS NULL OR t.kind = p_kind)
         AND (p_queue IS NULL OR t.queue = p_queue) AND (p_tag IS NULL OR t.tags @> ARRAY[p_tag])
         AND (p_job IS NULL OR t.job_id = p_job) LIMIT p_rows FOR UPDATE SKIP LOCKED
     ), moved AS (
         DELETE FROM awa_queue.terminal t USING picked p WHERE t.job_id = p.job_id RETURNING t.*
     ), buried AS (
-        INSERT INTO awa_queue.dlq_entries SELECT m.*, 'manual' FROM moved m RETURNING job_id
+        INSERT INTO awa_queue.dlq_entries AS d SELECT m.*, 'manual' FROM moved m RETURNING d.kind, d.queue
     )
-    SELECT count(*) INTO v_count FROM buried;
-    RETURN v_count;
+    SELECT b.kind, b.queue, count(*) FROM buried b GROUP BY b.kind, b.queue;
 END $$;
 
--- Delete failed jobs for good, of one of the two places, and give back the unique keys they still hold.
+-- Delete failed jobs for good, of one of the two places, and give back the unique keys they still hold. Returns how many, by queue.
 CREATE FUNCTION awa_queue.discard(p_dead boolean, p_kind text, p_queue text, p_tag text, p_rows integer)
-RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-DECLARE v_count bigint;
+RETURNS TABLE (queue text, jobs bigint) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    EXECUTE format($q$
+    RETURN QUERY EXECUTE format($q$
         WITH picked AS MATERIALIZED (
             SELECT t.job_id FROM awa_queue.%1$I t WHERE t.state = 'failed' AND ($1 IS NULL OR t.kind = $1)
             AND ($2 IS NULL OR t.queue = $2) AND ($3 IS NULL OR t.tags @> ARRAY[$3]) LIMIT $4 FOR UPDATE SKIP LOCKED
         ), gone AS (
-            DELETE FROM awa_queue.%1$I t USING picked p WHERE t.job_id = p.job_id RETURNING t.job_id, t.unique_key
+            DELETE FROM awa_queue.%1$I t USING picked p WHERE t.job_id = p.job_id RETURNING t.job_id, t.unique_key, t.queue
         ), released AS (
             DELETE FROM awa.job_unique_claims c USING gone g WHERE c.unique_key = g.unique_key AND c.job_id = g.job_id
         )
-        SELECT count(*) FROM gone $q$, CASE WHEN p_dead THEN 'dlq_entries' ELSE 'terminal' END)
-    INTO v_count USING p_kind, p_queue, p_tag, p_rows;
-    RETURN v_count;
+        SELECT g.queue, count(*) FROM gone g GROUP BY g.queue $q$, CASE WHEN p_dead THEN 'dlq_entries' ELSE 'terminal' END)
+    USING p_kind, p_queue, p_tag, p_rows;
 END $$;
 
 -- Cancel jobs that wait; what has begun to run meanwhile goes on. Returns those that were cancelled, as they landed.
@@ -113,7 +109,7 @@ BEGIN
         CONTINUE WHEN v.came_from IS NULL;
         j := v.job;
         j.state := 'cancelled';
-        j.errors := coalesce(j.errors, '[]') || (awa_queue.error_entry('cancelled: ' || p_reason, j.attempt) || '{"terminal": true}');
+        j.errors := awa_queue.with_cancel(j, v.came_from, p_reason);
         RETURN NEXT to_jsonb(awa_queue.land(j, v.came_from)) || jsonb_build_object('came_from', v.came_from);
     END LOOP;
 END $$;

@@ -228,7 +228,7 @@ BEGIN
     FOR h IN SELECT x.* FROM unnest(p_jobs, p_leases) AS i (job_id, run_lease) JOIN awa.jobs_hot x ON x.job_id = i.job_id
              WHERE x.run_lease = i.run_lease AND x.instance = p_instance AND x.state IN ('running', 'waiting_external')
              ORDER BY x.job_id FOR UPDATE OF x LOOP
-        UPDATE awa.jobs_hot x SET state = 'completed', finalized_at = p_at, deadline_at = NULL, progress = NULL, instance = NULL,
+        UPDATE awa.jobs_hot x SET state = 'completed', finalized_at = p_at, deadline_at = NULL, progress = NULL,
                result = CASE WHEN p_results IS NOT NULL THEN p_results[array_position(p_jobs, h.job_id)]::jsonb END
         WHERE x.job_id = h.job_id;
         v_completed := v_completed || h.job_id;

@@ -79,9 +79,9 @@ BEGIN
     END IF;
     DELETE FROM awa_queue.bodies b USING unnest(p_jobs) j WHERE b.slot = v_slot AND b.job_id = j.job_id;
     INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, pos, run_at, deadline_ms,
-        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted)
+        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted, past)
     SELECT v_slot, j.priority, j.max_attempts, j.shard, j.job_id, j.created_at, j.kind, j.queue, j.args, p_positions[j.ord], j.run_at,
-           j.deadline_ms, j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted
+           j.deadline_ms, j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted, j.past
     FROM (SELECT x.*, row_number() OVER () AS ord FROM unnest(p_jobs) x) j;
     INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
     SELECT v_rslot, j.priority, j.shard, v_slot, j.attempt, p_positions[j.ord], j.job_id, j.run_lease,

@@ -105,9 +105,9 @@ DECLARE
 BEGIN
     DELETE FROM awa_queue.bodies b USING unnest(p_jobs) j WHERE b.slot = v_slot AND b.job_id = j.job_id;
     INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, run_at, deadline_ms,
-        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted)
+        metadata, tags, errors, progress, unique_key, unique_states, snoozes, rescues, interrupted, past)
     SELECT v_slot, j.priority, j.max_attempts, j.shard, j.job_id, j.created_at, j.kind, j.queue, j.args, j.run_at, j.deadline_ms,
-           j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted
+           j.metadata, j.tags, j.errors, j.progress, j.unique_key, j.unique_states, j.snoozes, j.rescues, j.interrupted, j.past
     FROM unnest(p_jobs) j;
     INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at, state)
     SELECT v_lslot, v_slot, j.attempt,
