@@ -1,10 +1,12 @@
 """What must hold before a change lands: `nox` runs the default sessions, `nox -s tests -- -k name` a part of one.
 
-Every session installs what it needs, so that a machine with Python and pip is enough. Dependency groups are read here
-and handed to pip as a list, because the pip of a fresh virtual environment may be too old to know them.
+Every session installs what it needs, so that a machine with Python and pip is enough; those that run the rings or look
+at all of the source share one environment. Dependency groups are read here and handed to pip as a list, because the pip
+of a fresh virtual environment may be too old to know them.
 """
 
 import os
+import sys
 from pathlib import Path
 
 import nox
@@ -28,20 +30,41 @@ def group(name: str) -> list[str]:
     return list(nox.project.dependency_groups(PROJECT, name))
 
 
+def in_rings(session: nox.Session, module: str, *arguments: str, **environment: str) -> None:
+    """Run a module in the environment of the rings, which whoever comes first makes: filling it takes half a minute."""
+    home = session.cache_dir / "rings"
+    programs = home / ("Scripts" if os.name == "nt" else "bin")
+    python = str(programs / "python")
+    requirements = ["nox", *group("types"), *group("test"), "-e", EVERYTHING]
+    wanted = "\n".join([*requirements, *group("compat"), Path("pyproject.toml").read_text()])
+    filled = home / "filled-with"
+    if not filled.exists() or filled.read_text() != wanted:
+        session.run(sys.executable, "-m", "virtualenv", "--quiet", str(home))
+        # Not compiled: most of what it brings is never imported, and compiling all of it takes longer than many tests.
+        pip = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
+        session.run(*pip, *requirements)
+        # It has no wheel for some platforms; there the tests that need it skip and say so.
+        session.run(*pip, "--only-binary=:all:", *group("compat"), success_codes=[0, 1])
+        filled.write_text(wanted)
+    path = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
+    # What is imported is compiled once, and not by each of the hundreds of processes that tests start.
+    around: dict[str, str | None] = {"PATH": path, "VIRTUAL_ENV": str(home), "PYTHONDONTWRITEBYTECODE": None}
+    session.run(python, "-m", module, *arguments, env=around | environment)
+
+
 def run_pytest(session: nox.Session, *paths: str, selected: str = "not bench", **environment: str) -> None:
     """Run pytest on paths, or on what stands after ``--``, with everything but the benchmarks selected."""
-    # Not compiled: most of what it brings is never imported, and compiling all of it takes longer than many tests.
-    session.install("--no-compile", *group("test"), "-e", EVERYTHING)
-    # One worker per core, each with a server of its own.
-    options = ["-m", selected, "-n", "logical", "--maxprocesses", "8", "--durations", "20"]
+    # Each worker has a server of its own. One more than there are cores: tests wait for processes half of their time.
+    workers = str(min((os.cpu_count() or 1) + 1, 8))
+    options = ["-m", selected, "-n", workers, "--dist", "worksteal", "--durations", "20"]
     chosen = session.posargs or paths
     try:
-        session.run("pytest", *options, *chosen, env=environment)
+        in_rings(session, "pytest", *options, *chosen, **environment)
     except nox.command.CommandFailed:
         # What waits for other processes can run out of patience on a machine that is busy with the other tests.
         session.warn("once more what failed, alone: what fails twice is broken")
         again = ["-m", selected, "--last-failed", "--last-failed-no-failures", "none"]
-        session.run("pytest", *again, *chosen, env=environment)
+        in_rings(session, "pytest", *again, *chosen, **environment)
 
 
 @nox.session
@@ -51,40 +74,34 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", *SOURCES)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
     """Mypy, strict, over the package, its tests and its model."""
-    session.install("--no-compile", *group("types"), *group("test"), "nox", "-e", EVERYTHING)
-    session.run("mypy", *SOURCES)
+    in_rings(session, "mypy", *SOURCES)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Every ring but the benchmarks, on Postgres 18."""
-    # It has no wheel for some platforms; there the tests that need it skip and say so.
-    session.install("--only-binary=:all:", *group("compat"), success_codes=[0, 1])
-    # The ring tests/typing asks mypy what users' code may say.
-    session.install("--no-compile", *group("types"))
     run_pytest(session, "tests")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def model(session: nox.Session) -> None:
     """The executable specification and its broken twins, in the profile that AWA_MODEL_PROFILE names (ci)."""
     if not Path("model").is_dir():
         session.skip("there is no model/")
     run_pytest(session, "model", AWA_MODEL_PROFILE=os.environ.get("AWA_MODEL_PROFILE", "ci"))
-    session.run("python", "-m", "model", env={"AWA_MODEL_PROFILE": "dev"})
+    in_rings(session, "model", AWA_MODEL_PROFILE="dev")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
     """Guards taken out of the source one at a time, each of which must be missed; slow, and not among the defaults."""
-    session.install("--no-compile", *group("test"), "-e", EVERYTHING)
-    session.run("python", "-m", "model.mutants", *session.posargs)
+    in_rings(session, "model.mutants", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 @nox.parametrize("version", ["15", "16", "18"], ids=["15", "16", "18"])
 def postgres(session: nox.Session, version: str) -> None:
     """The rings that need a database, on another version of it."""
@@ -95,13 +112,12 @@ def postgres(session: nox.Session, version: str) -> None:
     run_pytest(session, *rings, selected="not bench and not wide", AWA_TEST_PG=version)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def migrations(session: nox.Session) -> None:
     """A stepwise upgrade ends where a fresh install begins, also for a database of the implementation before ours."""
     found = sorted(str(path) for path in Path("tests").rglob("test_*migrat*.py"))
     if not found:
         session.skip("there are no tests/**/test_*migrat*.py")
-    session.install(*group("compat"))
     run_pytest(session, *found)
 
 
@@ -110,7 +126,7 @@ def docs(session: nox.Session) -> None:
     """The documentation, warnings being errors."""
     if not Path("docs/conf.py").exists():
         session.skip("there is no docs/conf.py")
-    session.install(*group("docs"), "-e", EVERYTHING)
+    session.install("--no-compile", *group("docs"), "-e", EVERYTHING)
     session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", "docs/_build/html")
 
 
@@ -124,17 +140,16 @@ def quickstart(session: nox.Session) -> None:
     session.run("python", "docs/try_quickstart.py", str(work / "html"), str(work))
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """The benchmarks: to be read, not to pass."""
-    session.install(*group("test"), "-e", EVERYTHING)
-    session.run("pytest", "-m", "bench", "-s", "tests/bench", *session.posargs)
+    in_rings(session, "pytest", "-m", "bench", "-s", "tests/bench", *session.posargs)
 
 
 @nox.session
 def build(session: nox.Session) -> None:
     """Build sdist and wheel, and use the wheel where nothing else is installed."""
-    session.install("build")
+    session.install("--no-compile", "build")
     distributions = Path(session.create_tmp()).resolve()
     for old in distributions.glob("awa_actors-*"):
         old.unlink()

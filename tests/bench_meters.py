@@ -29,6 +29,12 @@ def server_cpu(postmaster: int) -> float:
     return total / 1e9
 
 
+def process_cpu(pid: int) -> float:
+    """CPU seconds of a process so far, all threads that live."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
 @attrs.define
 class Reading:
     """What was spent between the begin and the end of a `measured` block."""

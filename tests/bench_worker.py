@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import attrs
 import trio
+from bench_meters import process_cpu
 
 import awa_actors as awa
 from awa_actors.config import DatabaseSettings
@@ -84,8 +85,7 @@ class WorkerProcess:
     @property
     def cpu(self) -> float:
         """CPU seconds so far, all threads."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        return process_cpu(self.process.pid)
 
 
 @contextmanager

@@ -183,6 +183,13 @@ FLAVOURS: dict[str, Callable[[], None]] = {
 @contextmanager
 def served(flavour: str, url: str) -> Iterator[str]:
     """Run a server for the block; gives the URL that callbacks begin with."""
+    with serving(flavour, url) as (base, _):
+        yield base
+
+
+@contextmanager
+def serving(flavour: str, url: str) -> Iterator[tuple[str, int]]:
+    """Run a server for the block; gives the URL that callbacks begin with, and the id of its process."""
     environment = {
         **os.environ,
         "DATABASE_URL": url,
@@ -196,7 +203,7 @@ def served(flavour: str, url: str) -> Iterator[str]:
         assert process.stdout is not None
         port = process.stdout.readline().strip()
         assert port, process.communicate()[1]
-        yield f"http://127.0.0.1:{port}/api/callbacks"
+        yield f"http://127.0.0.1:{port}/api/callbacks", process.pid
         assert process.poll() is None, process.communicate()[1]
     finally:
         process.kill()

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 from database_fixtures import database, empty_database, migrated_template, server, session_server
+from inner_rings import INNER_FILES, INNER_RINGS, is_asked_for, pytest_ignore_collect
 
-__all__ = ["database", "empty_database", "migrated_template", "server", "session_server"]
+__all__ = ["database", "empty_database", "migrated_template", "pytest_ignore_collect", "server", "session_server"]
 
 BENCHMARKS = Path(__file__).parent / "bench"
-INNER_RINGS = {Path(__file__).parent / ring for ring in ("core", "actors", "store")}
-INNER_FILES = {"test_house_rules.py"}
-"""What `pytest` alone runs, a case of each: what decides, remembers and acts, and the rules of the house."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -21,9 +19,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     none is forgotten: a benchmark does not run among the tests, and the development ring stays as short as it is.
     """
     met: set[tuple[Path, str]] = set()
-    asked = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     for item in items:
-        if not asked and item.path.parent not in INNER_RINGS and item.path.name not in INNER_FILES:
+        if not is_asked_for(config) and item.path.parent not in INNER_RINGS and item.path.name not in INNER_FILES:
             item.add_marker(pytest.mark.wide)
         if isinstance(item, pytest.Function) and "session_server" in item.fixturenames:
             test = item.path, item.originalname

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, LiteralString
 from urllib.parse import parse_qs, urlsplit
@@ -20,12 +20,16 @@ import attrs
 import psycopg
 import psycopg.rows
 import pytest
+from processes import ends
 from psycopg import sql
 
 from awa_actors.private_postgres import PrivatePostgres, PrivateServer, bin_dir
 
-SETTINGS = {"fsync": "off", "autovacuum": "on", "max_connections": "200"}
-"""Durability of a test's data is worth nothing; all else is as in production, max_locks_per_transaction above all."""
+SETTINGS = {"fsync": "off", "autovacuum": "on", "max_connections": "200", "jit": "off"}
+"""Durability of a test's data is worth nothing, and no session of ours compiles its queries.
+
+All else is as in production, max_locks_per_transaction above all.
+"""
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}
 """For tests of private servers themselves, which start many."""
@@ -71,6 +75,7 @@ class Server:
     bin_dir: Path
     _private: PrivatePostgres | None
     _running: PrivateServer | None
+    _session: psycopg.Connection[Any] | None = None
 
     @property
     def pid(self) -> int:
@@ -88,11 +93,13 @@ class Server:
 
     def stop(self) -> None:
         """Shut down at once, cutting sessions off; a server that is down stays down."""
+        self.leave()
         self._ours().stop()
 
     def start(self) -> None:
         """Start again, on the same data and under the same URL."""
         before = self._ours()
+        self.leave()
         assert self._private is not None
         self._running = self._private.start()
         # After the new hold is taken: without this, a server that was killed and not stopped would be held twice.
@@ -105,8 +112,29 @@ class Server:
 
     def revive(self) -> None:
         """Undo what a test did to it."""
-        if self._private is not None and not self.is_running:
+        if self._private is not None and not self._answers():
             self.restart()
+
+    def _answers(self) -> bool:
+        # What a killed postmaster leaves behind may answer once more.
+        if not ends(self.pid, within=0.0):
+            with suppress(psycopg.OperationalError):
+                self._connected().execute("SELECT 1")
+                return True
+        self.leave()
+        return self.is_running
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        """The session for the chores of fixtures, which take less time than connecting does."""
+        if self._session is None:
+            self._session = psycopg.connect(self.url, autocommit=True, connect_timeout=5, prepare_threshold=None)
+        return self._session
+
+    def leave(self) -> None:
+        """Close our own session."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
     def database_url(self, name: str) -> str:
         """The URL of another database of this server."""
@@ -116,23 +144,22 @@ class Server:
 
     def ask(self, query: LiteralString | sql.Composed, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement in the maintenance database, outside a transaction; returns its rows."""
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(query, values)
-            return cursor.fetchall() if cursor.description else []
+        self.revive()
+        cursor = self._connected().execute(query, values)
+        return cursor.fetchall() if cursor.description else []
 
     def sessions(self, database: str) -> list[str]:
         """Describe the client sessions of a database that are still there after `GOODBYE_LIMIT`; usually none."""
         deadline = time.monotonic() + GOODBYE_LIMIT
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            while True:
-                rows = connection.execute(
-                    "SELECT format('pid %%s, %%s, %%s: %%s', pid, application_name, state, left(query, 200))"
-                    " FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'",
-                    [database],
-                ).fetchall()
-                if not rows or time.monotonic() > deadline:
-                    return [row[0] for row in rows]
-                connection.execute("SELECT pg_sleep(0.005)")
+        while True:
+            rows = self.ask(
+                "SELECT format('pid %%s, %%s, %%s: %%s', pid, application_name, state, left(query, 200))"
+                " FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'",
+                database,
+            )
+            if not rows or time.monotonic() > deadline:
+                return [row[0] for row in rows]
+            self.ask("SELECT pg_sleep(0.005)")
 
     @contextmanager
     def fresh_database(self, template: str | None = None) -> Iterator[str]:
@@ -180,7 +207,11 @@ def open_server() -> Iterator[Server]:
     given = os.environ.get("AWA_TEST_DATABASE_URL")
     version = version_under_test()
     if given:
-        yield Server(given, bin_dir(version), None, None)
+        server = Server(given, bin_dir(version), None, None)
+        try:
+            yield server
+        finally:
+            server.leave()
         return
     roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH_MEMORY
     directory = Path(tempfile.mkdtemp(prefix="awa-tests-", dir=MEMORY if roomy else None))

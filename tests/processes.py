@@ -5,14 +5,14 @@ import select
 import signal
 
 
-def ends(pid: int) -> bool:
-    """Wait until a process is dead, a zombie included; returns whether it is, within five seconds."""
+def ends(pid: int, within: float = 5.0) -> bool:
+    """Wait until a process is dead, a zombie included; returns whether it is, within so many seconds."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 5.0)[0])
+        return bool(select.select([descriptor], [], [], within)[0])
     finally:
         os.close(descriptor)
 

@@ -1,6 +1,7 @@
 """The rules of the house that a parser can see: who may import whom, where SQL lives, how long things get."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -65,6 +66,12 @@ def named(path: Path) -> str:
     return path.relative_to(REPOSITORY).as_posix()
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a file's syntax; reading it takes longer than looking through it."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def room_of(path: Path) -> str:
     """The first name under the package: a room, or a module beside the rooms."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
@@ -73,7 +80,7 @@ def room_of(path: Path) -> str:
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Every module that a file imports anywhere, relative ones resolved, as line and dotted name."""
     package = ("awa_actors", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,15 +92,15 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Every string of a file that is not documentation, as line and text."""
-    tree = ast.parse(path.read_text())
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    tree = nodes(path)
+    documentation = {id(node.value) for node in tree if isinstance(node, ast.Expr)}
+    for node in tree:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
             yield node.lineno, node.value
 
 
 def definitions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node
 
@@ -166,7 +173,7 @@ def test_the_core_reads_no_clock_and_rolls_no_dice() -> None:
         f"{named(path)}:{node.lineno} calls {node.func.attr}"
         for path in MODULES
         if room_of(path) == "core"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS_AND_DICE
     ]
     assert not wrong, wrong
@@ -235,3 +242,11 @@ def test_importing_the_package_leaves_asyncio_and_the_extras_alone() -> None:
 @pytest.mark.parametrize("driver", sorted(path.stem for path in (PACKAGE / "bridge").glob("[a-z]*.py")))
 def test_importing_a_bridge_brings_no_trio(driver: str) -> None:
     assert not modules_after(f"import awa_actors.bridge.{driver}") & {"trio", "trio_asyncio"}
+
+
+def test_no_merge_was_left_half_done() -> None:
+    rooms = ("awa_actors", "model", "tests", "docs", "changelog.d")
+    texts = [path for room in rooms for path in (REPOSITORY / room).rglob("*") if path.suffix in {".py", ".sql", ".md"}]
+    assert len(texts) > 500
+    marked = [named(path) for path in texts if re.search(r"^(<{7}|>{7}) ", path.read_text(), re.MULTILINE)]
+    assert not marked, f"conflict markers in {', '.join(marked)}"

@@ -22,7 +22,8 @@ from awa_actors.errors import ValidationError
 from awa_actors.events import Event
 from awa_actors.registry import FollowUpSpec
 from awa_actors.store.connection import OwnConnection
-from awa_actors.store.follow_up_plan import PlannedJob, SpecFailed, Specs, plan_each
+from awa_actors.store.follow_up_plan import SpecFailed, Specs, job_of
+from awa_actors.store.insert import NewJob
 from awa_actors.store.pool import Pool
 from awa_actors.store.rescue import RescuedJob
 
@@ -81,8 +82,8 @@ class FollowUps:
             "outbox": self.health.describe(OUTBOX_INTERVAL),
         }
 
-    async def ask(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
-        """Which jobs follow from these transitions; the caller inserts them in its own transaction.
+    async def ask(self, events: Sequence[Event[Any]]) -> list[list[NewJob | SpecFailed]]:
+        """Which jobs follow from these transitions, of each in the order of its specs; the caller inserts them.
 
         Those who come after the dispatcher has ended, at a stop, are answered here and now.
 
@@ -90,7 +91,7 @@ class FollowUps:
         """
         if self._ended:
             return self._plan(events)
-        reply: Reply[list[list[PlannedJob | SpecFailed]]] = Reply()
+        reply: Reply[list[list[NewJob | SpecFailed]]] = Reply()
         await self._send.send(PlanFollowUps(list(events), reply))
         return await reply.wait()
 
@@ -134,7 +135,7 @@ class FollowUps:
             case _:
                 assert_never(message)
 
-    def _plan(self, events: Sequence[Event[Any]]) -> list[list[PlannedJob | SpecFailed]]:
+    def _plan(self, events: Sequence[Event[Any]]) -> list[list[NewJob | SpecFailed]]:
         depth = self.specs.registry.max_follow_up_depth
         known: dict[tuple[type[Event[Any]], str], list[FollowUpSpec]] = {}  # most of a batch is of a few kinds
         answers = []
@@ -142,7 +143,7 @@ class FollowUps:
             key = type(event), event.job.kind
             if (specs := known.get(key)) is None:
                 specs = known[key] = self.specs.of_event(event)
-            answers.append(plan_each(specs, event, depth))
+            answers.append([job_of(spec, event, depth) for spec in specs])
         return answers
 
     def _forward(self, rescued: Sequence[RescuedJob]) -> None:

@@ -10,7 +10,8 @@ import trio
 from awa_actors.actors.attempt import Attempt
 from awa_actors.core.outcome import Decision
 from awa_actors.events import Event
-from awa_actors.store.follow_up_plan import PlannedJob, SpecFailed
+from awa_actors.store.follow_up_plan import SpecFailed
+from awa_actors.store.insert import NewJob
 from awa_actors.store.rescue import RescuedJob
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class PlanFollowUps:
     """
 
     events: list[Event[Any]]
-    reply: Reply[list[list[PlannedJob | SpecFailed]]]
+    reply: Reply[list[list[NewJob | SpecFailed]]]
 
 
 @attrs.frozen(eq=False)

@@ -32,7 +32,7 @@ from awa_actors.store import follow_ups
 from awa_actors.store.callbacks import park
 from awa_actors.store.complete import complete
 from awa_actors.store.connection import OwnConnection
-from awa_actors.store.follow_up_plan import FAILURES_KEY, PlannedJob, SpecFailed, outcome_of
+from awa_actors.store.follow_up_plan import FAILURES_KEY, SpecFailed, outcome_of
 from awa_actors.store.insert import NewJob
 from awa_actors.store.pool import Session
 from awa_actors.store.reschedule import reschedule
@@ -214,10 +214,10 @@ class Recorder:
                     raise
                 batch = rest = [_refused(rest[0], error)]
             else:
-                for event in made:
+                for event in made if self.observers.registry.observers else ():
                     self._observe(event)
                 break
-        for ended in batch:
+        for ended in batch if failed else ():
             if (failure := failed.get(ended.attempt.claimed.job_id)) is not None:
                 await self._record_without(session, ended, failure)
 
@@ -234,7 +234,7 @@ class Recorder:
                     if isinstance(answer, SpecFailed):
                         failed.setdefault(event.job.id, answer)
                     else:
-                        jobs.append(answer.job)
+                        jobs.append(answer)
             if failed:
                 raise _RedoWithout(failed)
             if jobs:
@@ -278,18 +278,22 @@ class Recorder:
             landed = await self._write(session, [ended])
             events = self._events([ended], landed)
             for event, answers in zip(events, await self.follow_ups.ask(events) if events else [], strict=True):
-                for answer in answers:
-                    await self._insert_or_record(session, event, answer)
+                for place, answer in enumerate(answers):
+                    await self._insert_or_record(session, event, place, answer)
         self.meters.recorded(self.name, [ended], landed, time.perf_counter() - began)
         for event in events:
             self._observe(event)
 
-    async def _insert_or_record(self, session: Session, event: Event[Any], answer: PlannedJob | SpecFailed) -> None:
-        if isinstance(answer, PlannedJob):
-            refused = await follow_ups.in_savepoint(session, follow_ups.insert(session, [answer.job]))
+    async def _insert_or_record(
+        self, session: Session, event: Event[Any], place: int, answer: NewJob | SpecFailed
+    ) -> None:
+        if isinstance(answer, NewJob):
+            refused = await follow_ups.in_savepoint(session, follow_ups.insert(session, [answer]))
             if refused is None:
                 return
-            answer = SpecFailed(answer.spec, storable(str(refused)))
+            specs = self.follow_ups.specs.of_event(event)  # what is declared may have changed since
+            name = specs[place].name if place < len(specs) else "follow-up"
+            answer = SpecFailed(name, storable(str(refused)))
         job, outcome = event.job, outcome_of(event)
         record = follow_ups.record_failure(session, job.id, job.kind, outcome, answer, event_record(event))
         lost = await follow_ups.in_savepoint(session, record)

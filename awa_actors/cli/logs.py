@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import logging
 import sys
 from typing import Any
@@ -22,8 +23,13 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _instant(record: logging.LogRecord) -> str:
-    instant = dt.datetime.fromtimestamp(record.created, dt.UTC)
-    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, fraction = divmod(record.created, 1)
+    return f"{_second(int(seconds))}.{int(fraction * 1000):03}Z"
+
+
+@functools.lru_cache(1)
+def _second(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat().removesuffix("+00:00")
 
 
 class TextFormatter(logging.Formatter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
@@ -32,6 +33,8 @@ from awa_actors.web.health import parse_address, serve_health
 
 SHUTDOWN_WRITE = 3.0
 """Seconds the last step may take: it has to end well before the watchdog loses its patience."""
+COLLECT_AFTER = 20_000
+"""Objects made and not yet gone, in a process that serves requests, before the garbage collector looks at them."""
 CALLBACK_SERVER = "awa_actors.web.callback_server"
 """Has ``run_callback_server(client, options, *, task_status)``; absent where the http extra is."""
 
@@ -191,7 +194,22 @@ def _callbacks(options: RunOptions) -> Role:
         raise UsageError("--role callbacks needs the HTTP extra: install awa-actors[http]")
     run_callback_server = import_module(CALLBACK_SERVER).run_callback_server
     registry = load_registry(options.app) if options.app is not None else Registry()
-    return Role(registry, lambda client: functools.partial(run_callback_server, client, options))
+
+    def serve(client: Client) -> Serve:
+        _collect_seldom()
+        return functools.partial(run_callback_server, client, options)
+
+    return Role(registry, serve)
+
+
+def _collect_seldom() -> None:
+    """Let collections pass over what lives as long as the process, and come less often.
+
+    A request makes hundreds of objects that end with it, and everybody waits while a collection looks at all others.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
 
 
 ROLES: dict[str, Callable[[RunOptions], Role]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,9 @@ from awa_actors.errors import UsageError, ValidationError
 EXPRESSION_CHARACTERS = 4096
 RESULT_KEY = "awa:callback_result"
 """Metadata key under which a resumed job finds the payload."""
+
+_USUAL_ID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""What a UUID reads as when it has been read and written; others need both."""
 
 Evaluate = Callable[[str, Any], Any]
 """Evaluates one expression over the payload; raises whatever it likes."""
@@ -56,6 +60,8 @@ def check_callback_id(callback_id: object) -> str:
     Raises:
         ValidationError: not a UUID.
     """
+    if isinstance(callback_id, str) and _USUAL_ID.fullmatch(callback_id):
+        return callback_id
     try:
         return str(uuid.UUID(callback_id if isinstance(callback_id, str) else str(callback_id)))
     except ValueError:

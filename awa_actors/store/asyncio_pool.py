@@ -12,12 +12,11 @@ import asyncpg
 import attrs
 
 from awa_actors.config import DatabaseSettings
-from awa_actors.errors import CallbackNotFound
 from awa_actors.registry import Registry
 from awa_actors.store.failures import is_poisoned, translate
 from awa_actors.store.pool import connect_failure, session_parameters
-from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
-from awa_actors.store.resolve_together import complete_together
+from awa_actors.store.resolve import Resolution, Resolved
+from awa_actors.store.resolve_together import Answer, Done, complete_together, resolve_one
 from awa_actors.store.trace import Log, close_log, open_log
 
 logger = logging.getLogger("awa_actors.store")
@@ -114,16 +113,16 @@ class AsyncioPool:
     )
     _opening: asyncio.Lock = attrs.field(factory=asyncio.Lock)
 
-    async def resolve(self, resolution: Resolution) -> Resolved:
+    async def resolve(self, resolution: Resolution) -> Done | Resolved:
         """Run a resolution in a transaction of its own.
 
         Raises:
             TransientStoreError: the database cannot be reached, or no connection became free in time.
         """
         async with self._session() as session:
-            return await resolve_alone(session, self.registry, resolution)
+            return await resolve_one(session, self.registry, resolution)
 
-    async def resolve_together(self, resolutions: Sequence[Resolution]) -> list[Resolved | CallbackNotFound | None]:
+    async def resolve_together(self, resolutions: Sequence[Resolution]) -> list[Answer]:
         """Run completions in one transaction; see :func:`~awa_actors.store.resolve_together.complete_together`.
 
         Raises:

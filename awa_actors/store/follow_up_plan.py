@@ -22,8 +22,6 @@ from awa_actors.core.trace_context import TRACEPARENT_KEY, traceparent_of
 from awa_actors.errors import FollowUpError, UsageError
 from awa_actors.events import OUTCOME_EVENTS, Event
 from awa_actors.jobs import (
-    DEFAULT_MAX_ATTEMPTS,
-    DEFAULT_PRIORITY,
     Completion,
     Delivery,
     Enqueue,
@@ -33,7 +31,7 @@ from awa_actors.jobs import (
     UniqueOpts,
 )
 from awa_actors.registry import FollowUpSpec, Registry
-from awa_actors.store.insert import NewJob, admit
+from awa_actors.store.insert import USUAL, NewJob, admit, new_job
 
 DEPTH_KEY = "awa:follow_up_depth"
 ORIGIN_KEY = "awa:follow_up_of"
@@ -58,7 +56,7 @@ class SpecFailed:
 
 
 class PlannedJob(NamedTuple):
-    """What one spec made. A tuple, since one is made for every follow-up and nothing else here costs less."""
+    """What one spec made."""
 
     spec: str
     job: NewJob
@@ -164,19 +162,21 @@ def plan(
     specs = Specs(registry)
     specs.set_declared(declared)
     jobs: list[NewJob] = []
-    for made in plan_each(specs.of(outcome, event.job.kind), event, registry.max_follow_up_depth):
+    for spec in specs.of(outcome, event.job.kind):
+        made = job_of(spec, event, registry.max_follow_up_depth)
         if isinstance(made, SpecFailed):
             return made
-        jobs.append(made.job)
+        jobs.append(made)
     return Planned(jobs)
 
 
-def plan_each(specs: Iterable[FollowUpSpec], event: Event[Any], max_depth: int) -> list[PlannedJob | SpecFailed]:
-    """Evaluate specs one by one; one that fails does not hold up the others."""
-    return [plan_one(spec, event, max_depth) for spec in specs]
-
-
 def plan_one(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> PlannedJob | SpecFailed:
+    """Evaluate one spec, and keep its name with what it made."""
+    made = job_of(spec, event, max_depth)
+    return made if isinstance(made, SpecFailed) else PlannedJob(spec.name, made)
+
+
+def job_of(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> NewJob | SpecFailed:
     """Evaluate one spec. Whatever user code does, the answer is a value; only Ctrl-C gets through."""
     try:
         depth = int(event.job.metadata.get(DEPTH_KEY, 0)) + 1
@@ -186,7 +186,7 @@ def plan_one(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> PlannedJo
                 f"follow-ups of follow-ups end at depth {max_depth}; this chain looks like a loop",
                 final=True,
             )
-        return PlannedJob(spec.name, _new_job(spec, event, depth))
+        return _new_job(spec, event, depth)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a closure may raise anything, sys.exit() included
@@ -194,14 +194,15 @@ def plan_one(spec: FollowUpSpec, event: Event[Any], max_depth: int) -> PlannedJo
 
 
 def _new_job(spec: FollowUpSpec, event: Event[Any], depth: int) -> NewJob:
-    made, origin, trace = spec.closure(event), event.job.id, traceparent_of(event.job.metadata)
+    made, origin, metadata = spec.closure(event), event.job.id, event.job.metadata
+    trace = traceparent_of(metadata) if metadata else None
     cls = type(made)
     if cls not in _NO_ARGS:
         # The usual case, args and no options: what the general way below would encode is known beforehand.
         declared, text = codec.args_type(cls), codec.encode(made)
         traced = "" if trace is None else f',"{TRACEPARENT_KEY}":"{trace}"'
         options = f'{{"metadata":{{"{DEPTH_KEY}":{depth},"{ORIGIN_KEY}":{origin}{traced}}}}}'
-        return NewJob(declared.kind, declared.queue, text, DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, options)
+        return new_job(NewJob, (declared.kind, declared.queue, text, *USUAL, options, None))
     reserved: dict[str, Any] = {DEPTH_KEY: depth, ORIGIN_KEY: origin}
     if trace is not None:
         reserved[TRACEPARENT_KEY] = trace  # what follows from a job belongs to its trace

@@ -60,8 +60,9 @@ _ROUTINES = {
         awa_queue.retry_ended awa_queue.with_cancel""",
     "callbacks": """
         awa.complete_external awa.complete_together awa.fail_external awa.heartbeat_callback awa.open_callback
-        awa.resume_external awa.retry_external awa.unless_followed awa_queue.complete_together awa_queue.lock_callback
-        awa_queue.open_callback awa_queue.resolved awa_queue.take_callback awa_queue.unless_followed""",
+        awa.resume_external awa.retry_external awa.unless_followed awa_queue.complete_parked
+        awa_queue.complete_together awa_queue.lock_callback awa_queue.open_callback awa_queue.resolved
+        awa_queue.take_callback awa_queue.unless_followed""",
     "maintenance": """
         awa.batch_step awa.bury_instances awa.change_waiting awa.cron_declare awa.cron_fire
         awa.end_stuck_sessions awa.forget_canonical awa.is_alive awa.is_finalized awa.lease_parked

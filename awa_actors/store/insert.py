@@ -38,8 +38,8 @@ from awa_actors.jobs import (
 from awa_actors.store.ambient_trace import ambient_trace
 
 # `text` is a name like any other and would be looked up on the caller's search_path; `smallint` is grammar.
-_PARAMETERS = """$1::pg_catalog.text[], $2::pg_catalog.text[], $3::pg_catalog.text[], $4::smallint[], $5::smallint[],
-    $6::pg_catalog.text[]"""
+_PARAMETERS = """$1::pg_catalog.text::pg_catalog.text[], $2::pg_catalog.text[], $3::pg_catalog.text[], $4::smallint[],
+    $5::smallint[], $6::pg_catalog.text::pg_catalog.text[]"""
 INSERT_ONE = """
 SELECT id, inserted FROM awa.insert_one($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::smallint,
     $5::smallint, $6::pg_catalog.text)
@@ -74,6 +74,11 @@ class NewJob(NamedTuple):
     max_attempts: int
     options: str | None
     on_conflict: OnConflict | None = None
+
+
+new_job = tuple.__new__
+"""Makes a :class:`NewJob` of all its fields, without a call of Python's for each of many."""
+USUAL = (DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS)
 
 
 def admit(
@@ -115,7 +120,7 @@ def _admit(
     if (opts is None or opts == NO_OPTIONS) and reserved is None:
         # What a traced job carries beyond its args is known beforehand, too.
         options = None if trace is None else f'{{"metadata":{{"{TRACEPARENT_KEY}":"{trace}"}}}}'
-        return NewJob(declared.kind, declared.queue, text, DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, options)
+        return new_job(NewJob, (declared.kind, declared.queue, text, *USUAL, options, None))
     values = functools.partial(codec.to_json_value, args)
     return _admitted(declared.kind, declared.queue, text, values, opts, limit, reserved, on_conflict, trace)
 
@@ -303,7 +308,7 @@ def parameters(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
     """Give the arguments of the jobs' statement. What all jobs share is sent once.
 
     Shape: six values; for many jobs six arrays, args one per job, the others one per job or a single value for all.
-    Options are None when no job has any.
+    Options are None when no job has any. The two of them that are long are arrays written as text.
 
     Raises:
         UsageError: too much for one statement.
@@ -317,13 +322,19 @@ def parameters(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
     if _alone(jobs):
         return jobs[0][:6]
     return (
-        [job.args for job in jobs],
+        _array([job.args for job in jobs]),
         _shared([job.kind for job in jobs]),
         _shared([job.queue for job in jobs]),
         _shared([job.priority for job in jobs]),
         _shared([job.max_attempts for job in jobs]),
-        [job.options or "{}" for job in jobs] if any(job.options for job in jobs) else None,
+        _array([job.options or "{}" for job in jobs]) if any(job.options for job in jobs) else None,
     )
+
+
+def _array(texts: Iterable[str]) -> str:
+    """Write an array as text: drivers look at every element of a list before they send it."""
+    quoted = ['"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
+    return f"{{{','.join(quoted)}}}"
 
 
 def _shared(values: list[Any]) -> list[Any]:

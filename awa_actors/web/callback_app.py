@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ from awa_actors.client import Client, open_client
 from awa_actors.config import DatabaseSettings
 from awa_actors.errors import UsageError
 from awa_actors.registry import Registry
-from awa_actors.store.resolve import Resolution, Resolved, resolve_alone
-from awa_actors.store.resolve_together import complete_together
-from awa_actors.web.gathered import Answer, Gathered
+from awa_actors.store.resolve import Resolution, Resolved
+from awa_actors.store.resolve_together import Answer, Done, complete_together, resolve_one
+from awa_actors.web.gathered import Gathered
 from awa_actors.web.service import (
     ACTIONS,
     BODY_LIMIT,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from awa_actors.core.metrics import Telemetry
     from awa_actors.store.asyncio_pool import AsyncioPool
 
-Resolver = Callable[[Resolution], Awaitable[Resolved]]
+Resolver = Callable[[Resolution], Awaitable[Done | Resolved]]
 
 logger = logging.getLogger("awa_actors.callbacks")
 
@@ -115,7 +115,23 @@ def callback_app(
             yield
         endpoint.resolve = None
 
-    return Starlette(routes=[Mount("/", app=endpoint)], lifespan=lifespan)
+    app = _App(routes=[Mount("/", app=endpoint)], lifespan=lifespan)
+    app.endpoint = endpoint
+    return app
+
+
+class _App(Starlette):
+    """What is asked of the ingress goes straight to its endpoint, unless the app was given more to do than that."""
+
+    endpoint: _Endpoint
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or run the lifespan."""
+        more = self.user_middleware or self.exception_handlers or len(self.routes) > 1
+        if scope["type"] == "http" and not more:
+            await self.endpoint(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 @attrs.frozen(eq=False)
@@ -129,9 +145,9 @@ class _Source:
     def on(self, client: Client) -> Resolver:
         """Resolve on a client's pool."""
 
-        async def alone(resolution: Resolution) -> Resolved:
+        async def alone(resolution: Resolution) -> Done | Resolved:
             async with client.pool.acquire() as session:
-                return await resolve_alone(session, self.registry, resolution)
+                return await resolve_one(session, self.registry, resolution)
 
         async def together(resolutions: Sequence[Resolution]) -> list[Answer]:
             async with client.pool.acquire() as session:
@@ -192,25 +208,24 @@ class _Endpoint:
     async def _reply(self, scope: Any, headers: dict[str, str], receive: Any) -> Reply:
         try:
             action, callback_id = self.service.route(scope["method"], scope["path"].removeprefix(scope["root_path"]))
-            self.service.check_head(action, callback_id, headers)
+            checked = self.service.check_head(action, callback_id, headers)
             body = await self._body(headers, receive)
             if self.busy >= self.concurrency:
                 raise refused(503, "too many callbacks at once; try again", retry_after=SOON)
             self.busy += 1
             try:
-                reply = await self.service.respond_async(
-                    CallbackRequest(action, callback_id, headers, body, request_id(headers)),
-                    partial(self._resolved, self._resolver()),
-                )
+                request = CallbackRequest(action, callback_id, headers, body, request_id(headers))
+                reply = await self.service.respond_async(request, partial(self._resolved, self._resolver()), checked)
             finally:
                 self.busy -= 1
         except Refused as refusal:
             reply = refusal.reply
         return await self._slowed(reply) if reply.status == 401 else reply
 
-    async def _resolved(self, resolve: Resolver, resolution: Resolution) -> Resolved:
+    async def _resolved(self, resolve: Resolver, resolution: Resolution) -> Done | Resolved:
         resolved = await resolve(resolution)
-        self.meters.buried([resolved.job])
+        if isinstance(resolved, Resolved):
+            self.meters.buried([resolved.job])
         return resolved
 
     def _resolver(self) -> Resolver:
@@ -227,7 +242,7 @@ class _Endpoint:
         if length.isdigit() and int(length) > self.service.body_limit:
             await self._discard(receive, min(int(length), DISCARDED))
             raise _too_large(self.service.body_limit)
-        with anyio.move_on_after(BODY_BOUND):
+        with _within(BODY_BOUND):
             return await self._read(receive)
         raise refused(408, "the body did not arrive in time", connection="close")
 
@@ -250,7 +265,7 @@ class _Endpoint:
             receive: gives its messages.
             left: bytes at most.
         """
-        with anyio.move_on_after(BODY_BOUND):
+        with _within(BODY_BOUND):
             while left > 0:
                 message = await receive()
                 if not message.get("more_body"):
@@ -279,6 +294,11 @@ class _Endpoint:
             if self.unsigned:
                 logger.warning("%d callbacks were refused for their signature", self.unsigned)
             self.unsigned, self._counted_at = 0, now
+
+
+def _within(seconds: float) -> AbstractContextManager[object]:
+    """A bound on either loop; on Trio without what anyio puts around it, as each request has one."""
+    return trio.move_on_after(seconds) if trio.lowlevel.in_trio_task() else anyio.move_on_after(seconds)
 
 
 class _Gone(Exception):

@@ -13,14 +13,12 @@ import attrs
 
 from awa_actors.errors import CallbackNotFound, TransientStoreError
 from awa_actors.store.resolve import Resolution, Resolved
-from awa_actors.store.resolve_together import may_share
+from awa_actors.store.resolve_together import Answer, Done, may_share
 
 AT_ONCE = 2
 """Transactions under way: one is executed while the other is committed."""
 MOST = 64
 """Resolutions in one of them, so that nobody waits long for the others."""
-
-Answer = Resolved | CallbackNotFound | None
 
 
 @attrs.define(eq=False)
@@ -43,12 +41,12 @@ class Gathered:
         together: resolves many; None for one that must be resolved alone.
     """
 
-    alone: Callable[[Resolution], Awaitable[Resolved]]
+    alone: Callable[[Resolution], Awaitable[Done | Resolved]]
     together: Callable[[Sequence[Resolution]], Awaitable[list[Answer]]]
     _waiting: list[_Waiting] = attrs.field(factory=list)
     _under_way: int = 0
 
-    async def resolve(self, resolution: Resolution) -> Resolved:
+    async def resolve(self, resolution: Resolution) -> Done | Resolved:
         """Resolve one, with others where that is quicker.
 
         Raises:

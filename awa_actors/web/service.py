@@ -30,6 +30,7 @@ from awa_actors.errors import (
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.decided import outcome_of
 from awa_actors.store.resolve import Resolution, Resolved
+from awa_actors.store.resolve_together import Done
 from awa_actors.web import signing
 
 ACTIONS = frozenset({"complete", "fail", "heartbeat", "resolve", "resume", "retry"})
@@ -172,15 +173,19 @@ class CallbackService:
         if not (self.id_signatures and signing.verify_id(self.secret, callback_id, signature)):
             raise refused(401, "the signature is wrong")
 
-    def admit(self, request: CallbackRequest) -> Resolution:
+    def admit(self, request: CallbackRequest, checked: str | None = None) -> Resolution:
         """Verify and parse a request. Nothing is asked of any database before this has returned.
+
+        Args:
+            request: what came.
+            checked: what :meth:`check_head` has returned for it already.
 
         Raises:
             Refused: 400, 401 or 413.
         """
         if len(request.body) > self.body_limit:
             raise refused(413, f"a body has at most {self.body_limit} bytes", connection="close")
-        callback_id = self.check_head(request.action, request.callback_id, request.headers)
+        callback_id = checked or self.check_head(request.action, request.callback_id, request.headers)
         signature = request.headers.get(signing.REQUEST_HEADER.lower()) if self.secret else None
         if signature is not None and not signing.verify_request(
             self.secret, request.action, callback_id, request.body, signature, self.clock()
@@ -210,7 +215,7 @@ class CallbackService:
                 return resolutions.heartbeat(callback_id, body.get("timeout_seconds", HEARTBEAT_SECONDS))
         return resolutions.retry(callback_id)
 
-    def respond(self, request: CallbackRequest, resolve: Callable[[Resolution], Resolved]) -> Reply:
+    def respond(self, request: CallbackRequest, resolve: Callable[[Resolution], Done | Resolved]) -> Reply:
         """Answer a request, whatever happens.
 
         Args:
@@ -225,12 +230,15 @@ class CallbackService:
         return _logged(request, reply, began)
 
     async def respond_async(
-        self, request: CallbackRequest, resolve: Callable[[Resolution], Awaitable[Resolved]]
+        self,
+        request: CallbackRequest,
+        resolve: Callable[[Resolution], Awaitable[Done | Resolved]],
+        checked: str | None = None,
     ) -> Reply:
-        """As :meth:`respond`, with a function that is awaited."""
+        """As :meth:`respond`, with a function that is awaited; `checked` as in :meth:`admit`."""
         began = time.perf_counter()
         try:
-            reply = _done(await resolve(self.admit(request)))
+            reply = _done(await resolve(self.admit(request, checked)))
         except Exception as error:  # every failure has an answer
             reply = _failed(error, request)
         return _logged(request, reply, began)
@@ -241,7 +249,7 @@ def _object(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
     try:
-        value = json.loads(body.decode(), parse_constant=_no_constant)
+        value = _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
         raise refused(400, "the body is not JSON") from None
     if not isinstance(value, dict):
@@ -253,7 +261,12 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _done(resolved: Resolved) -> Reply:
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _done(resolved: Done | Resolved) -> Reply:
+    if isinstance(resolved, Done):
+        return Reply(200, {"id": resolved.job_id, "state": "completed"})
     body: dict[str, Any] = {"id": resolved.job.id, "state": resolved.job.state.value}
     if resolved.decision is not None:
         told = outcome_of(resolved)

@@ -17,6 +17,7 @@ from awa_actors.store.leadership import ACQUIRE, MAINTENANCE, RENEW, RESIGN
 from model.explorer import Violation
 from model.machine import Args
 from model.machines.leadership import Election, Leadership
+from model.refinement.sessions import end_session
 
 UNIT = 3600.0
 """Seconds of the database's clock for one tick: far more than a test takes, so that only ticks make a lease expire."""
@@ -129,8 +130,7 @@ class Elections:
         self.sessions[n].execute(RESIGN, [MAINTENANCE, self.holders[n], term])
 
     def _kill(self, n: int) -> None:
-        pid = self.sessions[n].info.backend_pid
-        self.observer.execute("SELECT pg_terminate_backend($1, 5000)", [pid])
+        end_session(self.observer, self.sessions[n].info.backend_pid)
         self.sessions[n].close()
         self.sessions[n] = self._connect()
 

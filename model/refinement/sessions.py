@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 
 import attrs
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, sql
 
 LONGEST = 10.0
 """Seconds that a statement may take which does not wait for a lock."""
@@ -18,6 +18,18 @@ GLANCE = 0.002
 """Seconds between looks at a statement that is not done."""
 
 Rows = list[tuple[Any, ...]]
+
+
+def end_session(observer: Connection[Any], pid: int) -> None:
+    """End a session on the server, whatever it does, and wait until it has let go of everything."""
+    observer.execute(sql.SQL("SELECT pg_terminate_backend({})").format(sql.Literal(pid)))
+    # The server's own wait for that looks every tenth of a second.
+    there = sql.SQL("SELECT FROM pg_stat_get_activity({})").format(sql.Literal(pid))
+    deadline = time.monotonic() + LONGEST
+    while observer.execute(there).rowcount:
+        if time.monotonic() > deadline:
+            raise AssertionError("a session does not end")
+        time.sleep(GLANCE)
 
 
 @attrs.define(eq=False)
@@ -83,8 +95,7 @@ class Session:
 
     def kill(self) -> None:
         """End the session on the server, whatever it does, and connect anew."""
-        pid = self._connection.info.backend_pid
-        self.observer.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        end_session(self.observer, self._connection.info.backend_pid)
         if self._running is not None:
             self._running.exception(LONGEST)
             self._running = None

@@ -147,6 +147,7 @@ async def test_a_vital_lane_that_stays_down_hands_the_term_to_another_process(da
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_lane_that_is_not_vital_stays_down_alone_and_is_named(database: str) -> None:
     async with leading(database, attrs.evolve(BUSY, lane_failures=2)) as (_, maintenance):
         term, hygiene = maintenance.term, lane(maintenance, "hygiene")

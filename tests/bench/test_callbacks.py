@@ -1,33 +1,40 @@
-"""How many signed callbacks one ingress process takes, how long each waits, and what a flood of forged ones costs."""
+"""How many signed callbacks one ingress process takes while a worker runs, how long each waits, what it all costs."""
 
 from __future__ import annotations
 
 import os
-import statistics
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import attrs
 import psycopg
 import pytest
-import trio
+from bench_meters import Meters, Table, client_cpu, process_cpu, server_cpu
+from bench_worker import worker_process
 from callback_jobs import INSTANCE
-from callback_servers import SECRET, served
-from postgres_servers import Server
+from callback_load import Load, at_rate, closed_loop, request, signed
+from callback_servers import SECRET, serving
 
-from awa_actors.web.signing import sign_id
-
-CALLBACKS = int(os.environ.get("AWA_BENCH_CALLBACKS", "2000"))
+CALLBACKS = int(os.environ.get("AWA_BENCH_CALLBACKS", "4000"))
 CONNECTIONS = 32
 FLOOD_CONNECTIONS = 32
+PACE = 0.6
+"""Of the rate of the closed loop, for the steady one."""
 
 PARKED = """
 DO $$
 BEGIN
-    PERFORM awa.insert_jobs(ARRAY(SELECT '{}' FROM generate_series(1, %d)), ARRAY['plain'], ARRAY['bench'],
+    PERFORM awa.insert_jobs(ARRAY(SELECT '{}' FROM generate_series(1, %d)), ARRAY['plain'], ARRAY['outside'],
                             ARRAY[2]::smallint[], ARRAY[25]::smallint[]);
-    PERFORM awa_queue.take('bench', %d, 100000000, '%s', 0, NULL, NULL);
+    PERFORM awa_queue.take('outside', %d, 100000000, '%s', 0, NULL, NULL);
     PERFORM awa_queue.register_callback(l.job_id, l.run_lease, l.instance, 3600, NULL) FROM awa_queue.leases l
     WHERE l.state = 'running';
     PERFORM awa_queue.park('%s', (SELECT jsonb_agg(jsonb_build_object('job_id', c.job_id, 'run_lease', c.run_lease,
@@ -45,78 +52,85 @@ def parked(url: str, count: int) -> list[str]:
         return [str(row[0]) for row in connection.execute("SELECT callback_id FROM awa_queue.callbacks").fetchall()]
 
 
-def request(callback_id: str, signature: str) -> bytes:
-    body = b'{"payload": {"status": "paid"}}'
-    lines = [
-        f"POST /api/callbacks/{callback_id}/complete HTTP/1.1",
-        "Host: x",
-        "Content-Type: application/json",
-        f"X-Awa-Signature: {signature}",
-        f"Content-Length: {len(body)}",
-    ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+@contextmanager
+def role(url: str) -> Iterator[tuple[str, int]]:
+    """The callback server of the command line, its log in a file."""
+    command = [sys.executable, "-m", "awa_actors", "--role", "callbacks", "--port", "0", "--database-url", url]
+    with tempfile.NamedTemporaryFile("w+") as log:
+        process = subprocess.Popen(command, env={**os.environ, "AWA_CALLBACK_HMAC_SECRET": SECRET}, stderr=log)
+        try:
+            found = None
+            while found is None:
+                assert process.poll() is None, log.read()
+                time.sleep(0.05)
+                log.seek(0)
+                found = re.search(r"POST (http://\S+?/api/callbacks)", log.read())
+            yield found[1], process.pid
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
 
 
-@attrs.define
-class Load:
-    """What was sent, and how it was answered; seconds."""
-
-    latencies: list[float] = attrs.field(factory=list)
-    statuses: dict[bytes, int] = attrs.field(factory=dict)
-
-    async def send(self, port: int, requests: Iterator[bytes]) -> None:
-        """Send one request after the other on one connection."""
-        stream = await trio.open_tcp_stream("127.0.0.1", port)
-        async with stream:
-            for one in requests:
-                began = time.perf_counter()
-                await stream.send_all(one)
-                reply = await stream.receive_some(65_536)
-                while b"\r\n\r\n" not in reply or not reply.endswith(b"}"):
-                    reply += await stream.receive_some(65_536)
-                self.latencies.append(time.perf_counter() - began)
-                status = reply[9:12]
-                self.statuses[status] = self.statuses.get(status, 0) + 1
+SERVERS: dict[str, Callable[[str], object]] = {"--role callbacks": role, "uvicorn": lambda url: serving("uvicorn", url)}
 
 
-async def complete_all(port: int, ids: list[str], flood: Load | None) -> tuple[Load, float]:
-    """Complete every callback; with a flood, forged requests are sent beside it as fast as they are answered."""
-    good, queue = Load(), iter([request(one, sign_id(SECRET, one)) for one in ids])
-    async with trio.open_nursery() as nursery:
-        if flood is not None:
-            forged = request(str(uuid.uuid4()), "0" * 64)
-            for _ in range(FLOOD_CONNECTIONS):
-                nursery.start_soon(flood.send, port, iter(lambda: forged, b""))
-        began = time.perf_counter()
-        async with trio.open_nursery() as senders:
-            for _ in range(CONNECTIONS):
-                senders.start_soon(good.send, port, queue)
-        seconds = time.perf_counter() - began
-        nursery.cancel_scope.cancel()
-    return good, seconds
+@attrs.frozen
+class Costs:
+    """CPU of everybody who takes part, in seconds so far."""
+
+    ingress: float
+    server: float
+    worker: float
+    client: float
+
+    def each(self, before: Costs, count: int) -> str:
+        """What one of so many took since."""
+        spent = {name: (value - getattr(before, name)) / count * 1e6 for name, value in attrs.asdict(self).items()}
+        return "CPU each, µs: " + ", ".join(f"{name} {value:,.0f}" for name, value in spent.items())
 
 
-def _said(name: str, load: Load, seconds: float) -> str:
-    ordered = sorted(load.latencies)
-    p99 = ordered[int(len(ordered) * 0.99)] * 1000
-    return (
-        f"{name}: {len(ordered) / seconds:,.0f}/s, median {statistics.median(ordered) * 1000:.1f} ms, p99 {p99:.1f} ms"
-    )
-
-
-@pytest.mark.parametrize("flavour", ["hypercorn on Trio, a client", "uvicorn"])
-def test_signed_completions_alone_and_beside_a_flood(
-    session_server: Server, migrated_template: str, flavour: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("server", list(SERVERS))
+def test_signed_completions_while_a_worker_runs(
+    meters: Meters, durable_server: tuple[str, int], table: Table, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with session_server.fresh_database(migrated_template) as url:
-        ids = parked(url, 2 * CALLBACKS)
-        with served(flavour, url) as base:
-            port = int(base.removesuffix("/api/callbacks").rpartition(":")[2])
-            alone, seconds = trio.run(complete_all, port, ids[:CALLBACKS], None)
-            flood = Load()
-            beside, longer = trio.run(complete_all, port, ids[CALLBACKS:], flood)
-        assert alone.statuses == beside.statuses == {b"200": CALLBACKS}
-        assert set(flood.statuses) <= {b"401"}
+    url, postmaster = durable_server
+    good = signed(SECRET, parked(url, 4 * CALLBACKS))
+    warm, alone, paced, beside = (good[n * CALLBACKS : (n + 1) * CALLBACKS] for n in range(4))
+    with SERVERS[server](url) as (base, pid), worker_process(url) as worker:  # type: ignore[attr-defined]
+        port = int(base.removesuffix("/api/callbacks").rpartition(":")[2])
+
+        def measured(load: Callable[[], Load]) -> tuple[Load, str]:
+            def costs() -> Costs:
+                return Costs(process_cpu(pid), server_cpu(postmaster), worker.cpu, client_cpu())
+
+            before = costs()
+            done = load()
+            assert done.statuses == {b"200": CALLBACKS}
+            return done, costs().each(before, CALLBACKS)
+
+        closed_loop(port, warm, CONNECTIONS)
+        closed = measured(lambda: closed_loop(port, alone, CONNECTIONS))
+        steady = measured(lambda: at_rate(port, paced, 4 * CONNECTIONS, PACE * closed[0].rate))
+        flood, over = list[Load](), threading.Event()
+        forged = iter(lambda: request(str(uuid.uuid4()), "0" * 64), b"")
+        flooding = threading.Thread(
+            target=lambda: flood.append(closed_loop(port, forged, FLOOD_CONNECTIONS, over)), daemon=True
+        )
+        flooding.start()
+        flooded = measured(lambda: closed_loop(port, beside, CONNECTIONS))
+        over.set()
+        flooding.join()
+        assert set(flood[0].statuses) <= {b"401"}
+    rows = {
+        f"signed callbacks, {server}, {CONNECTIONS} connections": closed,
+        f"the same at {PACE:.0%} of that rate": steady,
+        f"the same beside a flood of {flood[0].rate:,.0f}/s": flooded,
+    }
     with capsys.disabled():
-        print(f"\n{flavour}\n  {_said('alone', alone, seconds)}\n  {_said('beside a flood', beside, longer)}")
-        print(f"  {_said('the flood', flood, longer)}; good ones keep {seconds / longer:.0%} of their rate")
+        print()
+        for name, (load, cost) in rows.items():
+            print(f"  {name}: {load}\n    {cost}")
+            table.row(name, f"{load}; {cost}")
+        print(f"  good ones keep {flooded[0].rate / closed[0].rate:.0%} of their rate beside the flood")

@@ -252,6 +252,7 @@ def listed(field: str, size: int) -> set[int]:
     return numbers
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(MINUTES, HOURS, DAYS, st.sampled_from(ZONES), st.sampled_from(CHANGES), st.integers(-200, 200))
 @example("30", "2", "*", "Pacific/Apia", "2011-12-30T10:00", 0)
@@ -304,6 +305,7 @@ def test_fires_strictly_increase_and_a_later_question_never_has_an_earlier_answe
         assert expression.next_after(instant + later) == fire
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["30 2 * * *", "*/15 * * * *", "7 */5 * * *", "0 9 * * 1", "*/7 * 2 * * *"]),
     st.sampled_from(ZONES),

@@ -1,13 +1,11 @@
 """Every run of these tests is logged, by all its processes, and replayed against the machines of ``model/``."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from model import replay
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +18,4 @@ def replayed(
     yield log
     if log.exists():
         partial = ["--partial"] if request.node.get_closest_marker("partial_log") else []
-        command = [sys.executable, "-m", "model.replay", *partial, str(log)]
-        answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-        print(answer.stdout, end="")
-        assert answer.returncode == 0, answer.stderr
+        assert replay.main([*partial, str(log)]) == 0, "the log is one that no run of the machines leaves"

@@ -8,6 +8,7 @@ import trio
 from psycopg.types.json import Jsonb
 from queue_plane import Plane, open_plane
 from storage_rehearsal import (
+    LOOK,
     Errand,
     Seed,
     Watch,
@@ -138,14 +139,19 @@ async def all_ran(watch: Watch, ids: list[int], times: int = 1) -> bool:
 
 async def end(client: awa.Client, watch: Watch, ids: dict[str, list[int]], cap: float) -> list[str]:
     """What has not come to its end in time."""
+    lost: tuple[set[str], ...] = ()
     with trio.move_on_after(cap):
         await client.admin.storage.finalize_when_ready(look_every=0.1)
         runs = max(watch.runs[job] for job in ids["snoozes for ever"])
         await until(lambda: all_ran(watch, ids["snoozes for ever"], runs + 1))
-        found = await rows(client, [job for jobs in ids.values() for job in jobs])
-        states = {shape: {found[job]["state"] for job in jobs} for shape, jobs in ids.items()}
-        lost = states["lost"], states["lost and superseded"]
-        return [] if lost == ({"completed"}, {"cancelled"}) else [f"the lost ones are {lost}"]
+        while lost != ({"completed"}, {"cancelled"}):
+            await trio.sleep(LOOK)
+            found = await rows(client, [job for jobs in ids.values() for job in jobs])
+            states = {shape: {found[job]["state"] for job in jobs} for shape, jobs in ids.items()}
+            lost = states["lost"], states["lost and superseded"]
+        return []
+    if lost:
+        return [f"the lost ones are {lost}"]
     now = await client.admin.storage.status()
     return [f"{now.state}: {dict(now.backlog)}"]
 

@@ -259,14 +259,14 @@ def test_only_jobs_that_may_conflict_pay_for_the_subtransaction() -> None:
 
 def test_what_all_jobs_share_is_sent_once() -> None:
     same = parameters(admit_many([Signup(user_id=1), Signup(user_id=2)]))
-    assert same == (['{"user_id":1}', '{"user_id":2}'], ["signup"], ["signup"], [2], [25], None)
+    assert same == (r'{"{\"user_id\":1}","{\"user_id\":2}"}', ["signup"], ["signup"], [2], [25], None)
     mixed = parameters([admit(Signup()), admit(SendWelcome(to="a"), awa.InsertOpts(tags=["x"], priority=1))])
     assert mixed[1:] == (
         ["signup", "send_welcome"],
         ["signup", "default"],
         [2, 1],
         [25],
-        ["{}", '{"tags":["x"]}'],
+        r'{"{}","{\"tags\":[\"x\"]}"}',
     )
 
 

@@ -169,3 +169,26 @@ def test_an_ingress_without_a_secret_must_be_asked_for() -> None:
     with pytest.raises(UsageError, match="secret"):
         callback_app("postgresql:///nowhere")
     callback_app("postgresql:///nowhere", allow_unsigned=True)
+
+
+async def test_what_is_added_to_the_app_sees_every_request() -> None:
+    seen: list[str] = []
+
+    class Watching:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            seen.append(scope["path"])
+            await self.app(scope, receive, send)
+
+    async def send(message: dict[str, Any]) -> None:
+        statuses.append(message.get("status"))
+
+    statuses: list[Any] = []
+    bare, watched = (callback_app("postgresql:///nowhere", secret=SECRET) for _ in range(2))
+    watched.add_middleware(Watching)
+    for app in (bare, watched):
+        scope = {"type": "http", "method": "POST", "path": "/elsewhere", "root_path": "", "headers": []}
+        await app(scope, None, send)  # type: ignore[arg-type]
+    assert (statuses, seen) == ([404, None] * 2, ["/elsewhere"])

@@ -10,7 +10,8 @@ import trio.testing
 
 from awa_actors.errors import CallbackNotFound, TransientStoreError
 from awa_actors.store.resolve import Resolution, complete, retry
-from awa_actors.web.gathered import AT_ONCE, MOST, Answer, Gathered
+from awa_actors.store.resolve_together import Answer
+from awa_actors.web.gathered import AT_ONCE, MOST, Gathered
 
 
 def completion(n: int) -> Resolution:

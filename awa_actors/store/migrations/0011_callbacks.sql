@@ -425,20 +425,75 @@ BEGIN
     END LOOP;
 END $$;
 
+-- What is usual among completions that arrived together, at once: parked attempts of this plane, without a unique key or notes, from
+-- which nothing follows. Gives the ids of the jobs in the places of their callbacks; all else is untouched and has NULL there.
+CREATE FUNCTION awa_queue.complete_parked(p_callbacks uuid[], p_payloads text[], p_followed text[]) RETURNS bigint[] LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_places bigint[];
+    v_jobs   bigint[];
+    v_leases bigint[];
+    v_lslots smallint[];
+    v_slots  smallint[];
+    v_at     timestamptz := clock_timestamp();
+    v_ended  bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_callbacks)]);
+BEGIN
+    -- Nobody is waited for, so the order of these locks is all one. A callback that is named twice is one.
+    SELECT array_agg(t.place), array_agg(l.job_id), array_agg(l.run_lease), array_agg(l.lslot), array_agg(l.slot)
+    INTO v_places, v_jobs, v_leases, v_lslots, v_slots
+    FROM unnest(p_callbacks) WITH ORDINALITY AS t (id, place)
+    CROSS JOIN LATERAL (SELECT x.* FROM awa_queue.callbacks x WHERE x.callback_id = t.id AND NOT x.inside AND NOT x.resumed OFFSET 0) c
+    CROSS JOIN LATERAL (SELECT x.job_id, x.run_lease, x.lslot, x.slot FROM awa_queue.leases x
+                        WHERE x.job_id = c.job_id AND x.run_lease = c.run_lease AND x.instance = c.instance
+                          AND x.state = 'waiting_external' AND x.metadata IS NULL FOR UPDATE SKIP LOCKED) l
+    WHERE array_position(p_callbacks, t.id) = t.place;
+    -- A new statement: where a body is now, and whether the callback is still open, is certain only behind the lock.
+    WITH plain AS MATERIALIZED (
+        SELECT i.* FROM unnest(v_places, v_jobs, v_leases, v_lslots, v_slots) AS i (place, job_id, run_lease, lslot, slot)
+        CROSS JOIN LATERAL (SELECT x.kind FROM awa_queue.bodies x
+                            WHERE x.slot = i.slot AND x.job_id = i.job_id AND x.unique_key IS NULL OFFSET 0) b
+        WHERE 'completed:' || b.kind <> ALL (p_followed)
+          AND NOT EXISTS (SELECT FROM awa.follow_up_specs s WHERE s.kind = b.kind AND s.outcome = 'completed' OFFSET 0)
+    ), resolved AS (
+        DELETE FROM awa_queue.callbacks c USING plain i
+        WHERE c.callback_id = p_callbacks[i.place] AND c.job_id = i.job_id AND c.run_lease = i.run_lease AND NOT c.inside AND NOT c.resumed
+        RETURNING i.place, i.job_id, i.run_lease, i.lslot
+    ), ended AS (
+        DELETE FROM awa_queue.leases l USING resolved r
+        WHERE l.lslot = r.lslot AND l.job_id = r.job_id AND l.run_lease = r.run_lease
+        RETURNING r.place, l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at
+    ), recorded AS (
+        INSERT INTO awa_queue.done (slot, attempt, job_id, run_lease, claimed_at, finalized_at, result)
+        SELECT e.slot, e.attempt, e.job_id, e.run_lease, e.claimed_at, v_at, p_payloads[e.place]::jsonb FROM ended e
+    )
+    SELECT array_agg(e.job_id ORDER BY t.place) INTO v_ended
+    FROM generate_subscripts(p_callbacks, 1) AS t (place) LEFT JOIN ended e ON e.place = t.place;
+    RETURN v_ended;
+END $$;
+
 -- Completions that arrived together, in one transaction and with one commit, each with its own answer. What one statement cannot
 -- settle alone (follow-ups, a lock that a stranger holds, a failure) is undone and said to be left: its caller resolves it by
--- itself, as if it had come alone. In the order of job ids, as every batch that locks several jobs.
+-- itself, as if it had come alone. Those of `completed` first, in one statement; the rest in the order of job ids, as every batch that
+-- locks several jobs. Where all were of the first kind, `answers` and `is_left` are NULL.
 CREATE FUNCTION awa_queue.complete_together(
-    p_callbacks uuid[], p_payloads text[], p_followed text[], OUT answers text[], OUT is_left boolean[]
+    p_callbacks uuid[], p_payloads text[], p_followed text[], OUT completed bigint[], OUT answers text[], OUT is_left boolean[]
 ) LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off SET lock_timeout = '50ms' AS $$
 DECLARE i integer;
 BEGIN
+    BEGIN
+        completed := awa_queue.complete_parked(p_callbacks, p_payloads, p_followed);
+    EXCEPTION WHEN OTHERS THEN
+        completed := array_fill(NULL::bigint, ARRAY[cardinality(p_callbacks)]);
+    END;
+    IF array_position(completed, NULL) IS NULL THEN
+        RETURN;
+    END IF;
     answers := array_fill(NULL::text, ARRAY[cardinality(p_callbacks)]);
     is_left := array_fill(false, ARRAY[cardinality(p_callbacks)]);
     FOR i IN
         SELECT t.place FROM unnest(p_callbacks) WITH ORDINALITY AS t (id, place)
         LEFT JOIN LATERAL (SELECT c.job_id FROM awa_queue.callbacks c WHERE c.callback_id = t.id OFFSET 0) c ON true
-        ORDER BY c.job_id, t.place
+        WHERE completed[t.place] IS NULL ORDER BY c.job_id, t.place
     LOOP
         BEGIN
             answers[i] := awa_queue.unless_followed(awa.complete_external(p_callbacks[i], p_payloads[i]::jsonb), p_followed)::text;

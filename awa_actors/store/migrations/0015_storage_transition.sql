@@ -288,8 +288,10 @@ BEGIN
     RETURN awa_queue.unless_followed(p_answer, p_followed);
 END $$;
 
-CREATE FUNCTION awa.complete_together(p_callbacks uuid[], p_payloads text[], p_followed text[], OUT answers text[], OUT is_left boolean[])
-LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION awa.complete_together(
+    p_callbacks uuid[], p_payloads text[], p_followed text[], OUT completed bigint[], OUT answers text[], OUT is_left boolean[]
+) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    SELECT t.answers, t.is_left INTO answers, is_left FROM awa_queue.complete_together(p_callbacks, p_payloads, p_followed) t;
+    SELECT t.completed, t.answers, t.is_left INTO completed, answers, is_left
+    FROM awa_queue.complete_together(p_callbacks, p_payloads, p_followed) t;
 END $$;

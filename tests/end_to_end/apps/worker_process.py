@@ -78,7 +78,11 @@ def registry(hold: float) -> awa.Registry:
 async def main(options: argparse.Namespace) -> None:
     """Work until killed, or until stdin says to stop."""
     settings = WorkerSettings(liveness=Liveness(options.stale))
-    maintenance = MaintenanceSettings(rescue_interval=0.1, hygiene_interval=0.1, ring_turn=0.2, deadline_margin=1.0)
+    # A lease that a frozen leader holds is waited for.
+    lease = awa.LeaseTiming(lease=4.0, trust=3.0, renew=0.8)
+    maintenance = MaintenanceSettings(
+        rescue_interval=0.1, hygiene_interval=0.1, ring_turn=0.2, deadline_margin=1.0, lease=lease
+    )
     if options.freeze_at:
         freeze_at(options.freeze_at)
     async with awa.open_client(options.url, registry=registry(options.hold)) as client, trio.open_nursery() as nursery:
