@@ -92,7 +92,7 @@ MUTANTS = (
         "i.id = p_instance AND false",
         RULES,
     ),
-    Mutant("claims look at every shard that has rows", CLAIM, "SELECT q.lanes,", "SELECT q.shards,", RULES),
+    Mutant("claims look at every shard that has rows", CLAIM, "coalesce(q.lanes, 1),", "coalesce(q.shards, 1),", RULES),
     Mutant(
         "a claim that raises isolates its row",
         CLAIM,
