@@ -213,7 +213,7 @@ class Client(ResolvesCallbacks):
         wanted = all_of(jobs)
         with _sending_many(self.meters, len(wanted)):
             limit = self.settings.max_args_bytes
-            if len(wanted) < bulk.WORTH_COPYING or (opts is not None and opts.unique is not None):
+            if len(wanted) <= bulk.PIECE or (opts is not None and opts.unique is not None):
                 statements = list(chunks(admit_many(wanted, opts, limit=limit)))
                 async with self.pool.acquire() as session:
                     if len(statements) <= 1:

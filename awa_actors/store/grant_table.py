@@ -109,7 +109,7 @@ _ROUTINES = {
     "producer worker maintenance callbacks admin": """
         awa.held_state awa.insert_canonical awa.insert_jobs awa.insert_jobs_or_conflict awa.insert_one awa.queue_channel
         awa.shard_of awa.wake awa.writes_canonical awa_queue.check_limits awa_queue.choose_shard awa_queue.current_slot
-        awa_queue.due_at awa_queue.insert_with_options awa_queue.open_copy awa_queue.take_claim""",
+        awa_queue.due_at awa_queue.insert_with_options awa_queue.take_claim""",
     "worker maintenance callbacks reader admin": """
         awa.job_of awa.state_bit awa_queue.as_row""",
     "producer worker maintenance callbacks reader admin": """

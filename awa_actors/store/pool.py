@@ -101,18 +101,6 @@ class Session:
         """Run a statement; returns its command tag."""
         return await self.call(self.raw.execute(self.schema.named(sql), *args))
 
-    async def copy(self, table: str, columns: Sequence[str], rows: str) -> None:
-        """Copy rows into a table of the queue plane.
-
-        Args:
-            table: with its usual schema.
-            columns: those that the rows have.
-            rows: in the text format of COPY.
-        """
-        schema, name = self.schema.named(table).split(".")
-        source: Any = memoryview(rows.encode())  # buffers are taken, though not declared; other sources need tasks
-        await self.call(self.raw.copy_to_table(name, schema_name=schema, columns=list(columns), source=source))
-
     async def compute(self, asked: Callable[[], T]) -> T:
         """Run in a thread what takes its time and asks no database."""
         return await trio.to_thread.run_sync(asked)

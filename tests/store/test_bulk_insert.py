@@ -9,8 +9,7 @@ import trio.testing
 
 import awa_actors as awa
 from awa_actors.config import DatabaseSettings
-from awa_actors.store import bulk, insert
-from awa_actors.store.pool import Session
+from awa_actors.store import insert
 
 LIMIT = 10.0
 
@@ -163,61 +162,6 @@ async def test_a_value_the_driver_refuses_costs_neither_the_connection_nor_the_t
         assert await ask(client, "SELECT pg_backend_pid()") == before
 
 
-@attrs.frozen
-class Awkward:
-    kind: ClassVar[str] = "back\\slash\ttab"
-    queue: ClassVar[str] = "line\nbreak\\N"
-    text: str
-    number: float = 0.5
-
-
-COLUMNS = """
-    SELECT b.slot, b.priority, b.max_attempts, b.shard, b.kind, b.queue, b.args::text, r.rslot, r.priority, r.shard,
-        r.slot, r.attempt, r.pos = r.job_id, r.run_lease, r.ready_at = b.created_at, r.queue,
-        num_nulls(b.pos, b.run_at, b.metadata, b.tags)
-    FROM awa_queue.bodies b JOIN awa_queue.ready r USING (job_id) ORDER BY job_id"""
-
-
-async def test_what_is_copied_is_what_a_statement_inserts(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["", "\\", "\\N", "\\.", "a\tb\nc\rd", '"', "ü€𝄞", "\x7f\x01", "x" * 5_000, "\\\\t"]
-    jobs: list[Any] = [Awkward(text) for text in texts] + [Signup(user_id=n) for n in range(20)]
-    async with awa.open_client(database) as client, client.transaction() as tx:
-        for copied in (False, True):
-            monkeypatch.setattr(bulk, "WORTH_COPYING", 1 if copied else 1_000)
-            await tx.execute("SAVEPOINT before")
-            await tx.insert_many(jobs)
-            rows = [tuple(row) for row in await tx.fetch(COLUMNS)]
-            await tx.execute("ROLLBACK TO before")
-            if not copied:
-                inserted = rows
-        assert len(rows) == len(jobs)
-        assert rows == inserted
-
-
-async def test_jobs_of_a_sharded_queue_are_inserted_and_not_copied(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied: list[str] = []
-    original = Session.copy
-
-    async def copy(self: Session, table: str, *rest: Any) -> None:
-        copied.append(table)
-        await original(self, table, *rest)
-
-    monkeypatch.setattr(bulk, "WORTH_COPYING", 10)
-    monkeypatch.setattr(Session, "copy", copy)
-    async with awa.open_client(database) as client:
-        await client.insert_many([Signup(user_id=n) for n in range(20)])
-        assert copied == ["awa_queue.bodies", "awa_queue.ready"]
-        await client.admin.set_shards("signup", 4)
-        assert len(await client.insert_many([Signup(user_id=n) for n in range(20)])) == 20
-        assert len(copied) == 2
-        assert (
-            await ask(client, "SELECT count(*) FROM awa_queue.ready r JOIN awa_queue.bodies b USING (job_id, shard)")
-            == 40
-        )
-
-
 async def test_a_bulk_insert_that_is_cancelled_leaves_nothing(database: str) -> None:
     async with awa.open_client(database) as client:
         for steps in (1, 5, 25, 60):
@@ -236,3 +180,11 @@ async def test_what_args_raise_while_they_are_encoded_comes_out_bare(database: s
         with pytest.raises(awa.UsageError, match="job 5100"):
             await client.insert_many([Signup(user_id=n) if n != 5_100 else object() for n in range(6_000)])
         assert await nothing_is_stored(client)
+
+
+async def test_awkward_args_come_back_as_they_were(database: str) -> None:
+    texts = ["", "\\", '"', "\\N", "{}", "{a,b}", "NULL", "a\tb\nc\rd", "ü€𝄞", "\x7f\x01", "x" * 5_000, "\\\\t", '\\"']
+    async with awa.open_client(database) as client:
+        done = await client.insert_many([Signup(user_id=text) for text in texts])
+        found = [(await client.admin.job(job.id)).args["user_id"] for job in done]
+    assert found == texts

@@ -153,25 +153,6 @@ BEGIN
     WHERE s.name = p_queue AND s.until > clock_timestamp() AND coalesce(current_setting('awa.notify', true), '') <> 'off';
 END $$;
 
--- What a client needs to copy many plain jobs into both tables itself. All NULL: they must be inserted by awa.insert_jobs. COPY knows
--- no policies of row security, and a row of a sharded queue is placed here.
-CREATE FUNCTION awa_queue.open_copy(
-    p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[], p_jobs integer,
-    OUT slot smallint, OUT rslot smallint, OUT at text, OUT ids bigint[]
-) LANGUAGE plpgsql SET search_path = pg_catalog AS $$
-BEGIN
-    IF NOT EXISTS (SELECT FROM awa.storage_transition_state s WHERE s.state = 'active')
-       OR EXISTS (SELECT FROM awa.queues q WHERE q.queue = ANY (p_queues) AND q.shards > 1)
-       OR row_security_active('awa_queue.bodies') OR row_security_active('awa_queue.ready') THEN
-        RETURN;
-    END IF;
-    PERFORM awa_queue.check_limits(p_kinds, p_queues, p_priorities, p_max_attempts);
-    slot := awa_queue.current_slot('segments');
-    rslot := awa_queue.current_slot('ready');
-    at := to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US+00');
-    ids := ARRAY(SELECT nextval('awa.job_id_seq') FROM generate_series(1, p_jobs));
-END $$;
-
 CREATE FUNCTION awa_queue.insert_with_options(
     p_args text[], p_kinds text[], p_queues text[], p_priorities smallint[], p_max_attempts smallint[], p_opts text[],
     p_canonical boolean, OUT ids bigint[], OUT inserted boolean[]
