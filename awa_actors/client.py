@@ -199,9 +199,12 @@ class Client(ResolvesCallbacks):
             UniqueConflict: another job holds its unique key, and the policy is to raise.
         """
         with _sending(self.meters, args, opts):
-            admitted = admit(args, opts, limit=self.settings.max_args_bytes)
-            async with self.pool.acquire() as session:
-                return (await _insert(session, [[admitted]], self.meters))[0]
+            admitted = [admit(args, opts, limit=self.settings.max_args_bytes)]
+            session = await self.pool.borrow()
+            try:
+                return (await _insert(session, [admitted], self.meters))[0]
+            finally:
+                await self.pool.take_back(session)
 
     async def insert_many(self, jobs: Iterable[Any], opts: InsertOpts | None = None) -> list[InsertedJob]:
         """Insert many jobs, all or none, in their order.

@@ -116,26 +116,23 @@ async def run_statement(
     """
     if not isinstance(loop, TurnedLoop):
         return await run_driver(loop, coroutine, cut)
-    task = trio.lowlevel.current_task()
     raise_cancel: Callable[[], Any] | None = None
     ended = False
-
-    def wake(_: asyncio.Future[Any]) -> None:
-        trio.lowlevel.reschedule(task)
 
     def abort(raiser: Callable[[], Any]) -> trio.lowlevel.Abort:
         nonlocal raise_cancel
         if raise_cancel is None:
             raise_cancel = raiser
             waits_for.cancel()
+            loop.call_soon(lambda: None)  # the turn that follows notices
             loop.call_later(CANCEL_GRACE, lambda: None if ended else cut())
         return trio.lowlevel.Abort.FAILED
 
     try:
         while True:
             waits_for = loop.step(coroutine)
-            waits_for.add_done_callback(wake)
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            if not waits_for.done():
+                await loop.wait_for(waits_for, abort)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except BaseException:

@@ -243,6 +243,14 @@ class Pool:
 
         Cancellation: the connection comes back whole (rolled back) or is replaced; the pool never shrinks.
         """
+        session = await self.borrow()
+        try:
+            yield session
+        finally:
+            await self.take_back(session)
+
+    async def borrow(self) -> Session:
+        """Borrow a connection that :meth:`take_back` must get in any case; `acquire` for one statement costs more."""
         self._check_process()
         try:
             self._permits.acquire_nowait()  # to wait for what is there would cost a turn of the scheduler
@@ -251,13 +259,17 @@ class Pool:
         try:
             if self._closed:
                 raise UsageError("the client is closed; open a new one")
-            session = await self._take()
-            try:
-                yield session
-            finally:
-                if not session.raw.is_closed() and session.raw.is_in_transaction():
-                    await session._roll_back()
-                self._give(session)
+            return await self._take()
+        except BaseException:
+            self._permits.release()
+            raise
+
+    async def take_back(self, session: Session) -> None:
+        """Take a borrowed connection back, rolled back; it never waits unless there is something to roll back."""
+        try:
+            if not session.raw.is_closed() and session.raw.is_in_transaction():
+                await session._roll_back()
+            self._give(session)
         finally:
             self._permits.release()
 
