@@ -101,8 +101,19 @@ async def run_driver(
     return result
 
 
+class Overdue(Exception):
+    """A statement was not answered in time."""
+
+
+def _raise_overdue() -> None:
+    raise Overdue
+
+
 async def run_statement(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], cut: Callable[[], None]
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, T],
+    cut: Callable[[], None],
+    timeout: float,  # noqa: ASYNC109 - a scope of the caller's would cost a tenth of a short statement
 ) -> T:
     """Await a coroutine of the driver that only waits for answers: driven here, it needs no task of the loop.
 
@@ -110,12 +121,19 @@ async def run_statement(
         loop: the loop of :func:`open_driver_loop`.
         coroutine: a query; connecting and closing use timeouts of asyncio's, which ask for its task.
         cut: as in :func:`run_driver`.
+        timeout: seconds it may take, and a second more.
+
+    Raises:
+        Overdue: it took longer; it was then cancelled as by its caller.
 
     Cancellation: as in :func:`run_driver`.
     Source: ADR 17.
     """
     if not isinstance(loop, TurnedLoop):
-        return await run_driver(loop, coroutine, cut)
+        with trio.move_on_after(timeout):
+            return await run_driver(loop, coroutine, cut)
+        raise Overdue
+    deadline = loop.time() + timeout
     raise_cancel: Callable[[], Any] | None = None
     ended = False
 
@@ -132,7 +150,7 @@ async def run_statement(
         while True:
             waits_for = loop.step(coroutine)
             if not waits_for.done():
-                await loop.wait_for(waits_for, abort)
+                await loop.wait_for(waits_for, abort, deadline, _raise_overdue)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except BaseException:

@@ -19,7 +19,7 @@ import trio
 from awa_actors import config
 from awa_actors.errors import SchemaNotMigrated, StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
-from awa_actors.store.loop import run_driver, run_statement
+from awa_actors.store.loop import Overdue, run_driver, run_statement
 from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
 from awa_actors.store.trace import Log, close_log, open_log
@@ -65,10 +65,12 @@ class Session:
             raise
         self._busy = True
         try:
-            with trio.move_on_after(self._timeout if timeout is None else timeout):
-                return await run_statement(self._loop, coroutine, self.raw.terminate)
+            return await run_statement(
+                self._loop, coroutine, self.raw.terminate, self._timeout if timeout is None else timeout
+            )
+        except Overdue:
             self.broken = True
-            raise TransientStoreError("the database did not answer in time; try again")
+            raise TransientStoreError("the database did not answer in time; try again") from None
         except (trio.Cancelled, KeyboardInterrupt):
             self.broken = True
             raise

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -25,6 +25,19 @@ RECEIVE_BYTES = 64 * 1024
 the system for every answer, however short: a quarter of what a short statement costs."""
 LAST_TURNS = 100
 """Turns a closing loop makes for what was posted last, such as the ends of connections that were cut."""
+
+
+WATCH_EVERY = 1.0
+"""Seconds between looks for what was not answered in time."""
+Raiser = Callable[[], Any]
+Abort = Callable[[Raiser], trio.lowlevel.Abort]
+
+
+class _Wait(NamedTuple):
+    task: trio.lowlevel.Task
+    abort: Abort
+    deadline: float
+    overdue: Raiser
 
 
 def can_be_turned() -> bool:
@@ -51,7 +64,8 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         self._turning = self._posted = False
         self._kicked = trio.Event()
         self._due: list[float] = []
-        self._awaited: dict[asyncio.Future[Any], trio.lowlevel.Task] = {}
+        self._awaited: dict[asyncio.Future[Any], _Wait] = {}
+        self._is_watched = False
         self._file: int = 0
         self.looks = _Selector()
         super().__init__(self.looks)
@@ -133,23 +147,35 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         if self._awaited:
             self._wake()
 
-    async def wait_for(
-        self, awaited: asyncio.Future[Any], abort: Callable[[Callable[[], Any]], trio.lowlevel.Abort]
-    ) -> None:
+    async def wait_for(self, awaited: asyncio.Future[Any], abort: Abort, deadline: float, overdue: Raiser) -> None:
         """Wait until a future is done that turns resolve, as those of the driver are.
 
-        No callback of the future's own: that would be another turn of the loop, half of what the first one costs.
+        No callback of the future's own: that would be another turn of the loop, half of what the first one costs. No
+        scope with a deadline either: a look at all of them every second is cheaper than one of them.
 
         Args:
             awaited: the future.
             abort: as :func:`trio.lowlevel.wait_task_rescheduled` takes it.
+            deadline: of this loop's clock; `abort` is called for it, up to WATCH_EVERY late.
+            overdue: what `abort` is then given.
         """
-        self._awaited[awaited] = trio.lowlevel.current_task()
+        self._awaited[awaited] = _Wait(trio.lowlevel.current_task(), abort, deadline, overdue)
+        if not self._is_watched:
+            self._is_watched = True
+            self.call_later(WATCH_EVERY, self._watch)
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self) -> None:
         for awaited in [one for one in self._awaited if one.done()]:
-            trio.lowlevel.reschedule(self._awaited.pop(awaited))
+            trio.lowlevel.reschedule(self._awaited.pop(awaited).task)
+
+    def _watch(self) -> None:
+        for wait in list(self._awaited.values()):
+            if wait.deadline <= self.time():
+                wait.abort(wait.overdue)
+        self._is_watched = bool(self._awaited)
+        if self._is_watched:
+            self.call_later(WATCH_EVERY, self._watch)
 
     @trio.lowlevel.enable_ki_protection
     def step(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:

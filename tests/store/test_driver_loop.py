@@ -18,7 +18,7 @@ Await = Callable[[asyncio.AbstractEventLoop, Coroutine[Any, Any, Any]], Coroutin
 
 
 async def driven(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return await run_statement(loop, coroutine, lambda: None)
+    return await run_statement(loop, coroutine, lambda: None, 30.0)
 
 
 async def tasked(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> Any:
