@@ -23,9 +23,9 @@ CALLS_PER_DRAINED_JOB = 75
 """From the claim to the record, with a handler that does nothing."""
 CALLS_PER_FOLLOWED_JOB = 120
 """The same with one follow-up, planned and inserted in the transaction of the record."""
-CALLS_PER_ENQUEUED_JOB = 30
+CALLS_PER_ENQUEUED_JOB = 25
 """In bulk."""
-CALLS_PER_LONE_INSERT = 400
+CALLS_PER_LONE_INSERT = 300
 STEPS_PER_STATEMENT = 2
 """One of the task that turns the driver's loop, one of the task that waits for the answer."""
 WAL_PER_JOB = 1_250
