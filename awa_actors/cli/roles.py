@@ -34,7 +34,7 @@ from awa_actors.web.health import parse_address, serve_health
 SHUTDOWN_WRITE = 3.0
 """Seconds the last step may take: it has to end well before the watchdog loses its patience."""
 COLLECT_AFTER = 20_000
-"""Objects made and not yet gone, in a process that serves requests, before the garbage collector looks at them."""
+"""Objects made and not yet gone before the garbage collector looks at them."""
 CALLBACK_SERVER = "awa_actors.web.callback_server"
 """Has ``run_callback_server(client, options, *, task_status)``; absent where the http extra is."""
 
@@ -74,6 +74,7 @@ def run_role(shared: Shared, role: str, options: RunOptions) -> int:
     address = None if options.health_addr is None else parse_address(options.health_addr)
     with signals() as stop:
         made = ROLES[role](options)
+        _collect_seldom()
         with database.opened(shared) as where:
             running: list[_Draining] = []
             jobs = lambda: [job for one in running for job in one.jobs()]  # noqa: E731 - it is its name
@@ -195,21 +196,19 @@ def _callbacks(options: RunOptions) -> Role:
     run_callback_server = import_module(CALLBACK_SERVER).run_callback_server
     registry = load_registry(options.app) if options.app is not None else Registry()
 
-    def serve(client: Client) -> Serve:
-        _collect_seldom()
-        return functools.partial(run_callback_server, client, options)
-
-    return Role(registry, serve)
+    return Role(registry, lambda client: functools.partial(run_callback_server, client, options))
 
 
 def _collect_seldom() -> None:
-    """Let collections pass over what lives as long as the process, and come less often.
+    """Let collections of garbage pass over what lives as long as the process, and come less often.
 
-    A request makes hundreds of objects that end with it, and everybody waits while a collection looks at all others.
+    A job or a request makes hundreds of objects that end with it, and everybody waits while a collection looks at all
+    others. An application that has set more than this has thought of it.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    if gc.isenabled() and gc.get_threshold()[0] < COLLECT_AFTER:
+        gc.set_threshold(COLLECT_AFTER)
 
 
 ROLES: dict[str, Callable[[RunOptions], Role]] = {
