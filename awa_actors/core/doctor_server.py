@@ -195,7 +195,13 @@ def budget(processes: Sequence[Process]) -> int:
         total += seats if isinstance(seats, int) else 10
         total += CONTROL["candidate" if candidate else one.role] if one.role in CONTROL else 0
         total += len(one.queues) + 2 * bool(one.details.get("schedules"))
+        total += one.role == "worker" and _follows_completions(one.details.get("follow_ups"))
     return total
+
+
+def _follows_completions(follow_ups: object) -> bool:
+    """Whether a worker has a second completer: what it publishes of its follow-ups are (outcome, kind, name)."""
+    return isinstance(follow_ups, list) and any(isinstance(one, list) and "completed" in one[:1] for one in follow_ups)
 
 
 def judge_connections(seats: Seats, processes: Sequence[Process]) -> Verdict:

@@ -175,13 +175,15 @@ def test_facts_become_one_line(verdict: Verdict, status: Status, part: str) -> N
 
 def test_the_budget_is_the_documented_formula() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "connections.md").read_text()
-    assert "| 7 + one per queue |" in page
-    assert "| 13 + one per queue (+ 2 with schedules) |" in page
+    assert "| 7 + one per queue (+ 1 with follow-ups of completions) |" in page
+    assert "| 13 + one per queue (+ 1 with follow-ups of completions, + 2 with schedules) |" in page
     assert "| 10 (+ 2 with schedules) |" in page
     leading = with_details(pool_size=10, candidate=True, schedules=True)
     maintenance = Process("m", "maintenance", "m", True, 1.0, details={"pool_size": 4, "schedules": False})
     assert doctor_server.budget([leading]) == 10 + 13 + 1 + 2
     assert doctor_server.budget([WORKER]) == 10 + 7 + 1
+    following = with_details(pool_size=10, follow_ups=[["cancelled", "a", "b"], ["completed", "a", "b"]])
+    assert doctor_server.budget([following]) == 10 + 7 + 1 + 1
     assert doctor_server.budget([maintenance, SILENT]) == 4 + 10
 
 

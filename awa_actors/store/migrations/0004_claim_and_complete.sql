@@ -156,26 +156,27 @@ DECLARE
     v_got      awa_queue.claim_batch;
     v_all      awa_queue.claim_batch;
 BEGIN
-    -- All that a claim wants to know first, in one statement: to start one costs more than to run it.
+    -- All that a claim wants to know first, in one statement: to start one costs more than to run it. A slot whose file is empty has no
+    -- row of anybody's, and what a statement need not look at when it starts costs a lone job nothing.
     SELECT EXISTS (SELECT FROM awa.instances i WHERE i.id = p_instance AND i.dead_at IS NOT NULL),
            coalesce(q.lanes, 1), q.paused AND coalesce(q.paused_until > v_now, true), q.override_deadline_ms,
            EXISTS (SELECT FROM awa_queue.parked_ready r WHERE r.queue = p_queue),
-           (SELECT t.slot FROM awa_queue.ring_turns t WHERE t.ring = 'leases' ORDER BY t.generation DESC LIMIT 1)
-    INTO v_dead, v_shards, v_paused, v_deadline, v_parked, v_lslot
-    FROM (SELECT) one LEFT JOIN awa.queues q ON q.queue = p_queue;
+           (SELECT t.slot FROM awa_queue.ring_turns t WHERE t.ring = 'leases' ORDER BY t.generation DESC LIMIT 1), filled.low, filled.high
+    INTO v_dead, v_shards, v_paused, v_deadline, v_parked, v_lslot, v_low, v_high
+    FROM (SELECT min(r.place) - 1 AS low, max(r.place) - 1 AS high
+          FROM unnest(ARRAY['awa_queue.ready_0', 'awa_queue.ready_1', 'awa_queue.ready_2', 'awa_queue.ready_3', 'awa_queue.ready_4',
+                            'awa_queue.ready_5', 'awa_queue.ready_6', 'awa_queue.ready_7']::regclass[]) WITH ORDINALITY r (slot, place)
+          WHERE pg_relation_size(r.slot) > 0) filled
+    LEFT JOIN awa.queues q ON q.queue = p_queue;
     IF v_dead OR v_paused THEN
         RETURN NULL;
     END IF;
     IF v_parked THEN
         PERFORM awa_queue.unpark(p_queue, v_shards, p_n);
         p_hints := '{}';
+        v_low := 0;
+        v_high := 7;
     END IF;
-    -- A slot whose file is empty has no row of anybody's: most of the ring, most of the time. What a statement need not look at when
-    -- it starts costs a lone job nothing.
-    SELECT min(r.place) - 1, max(r.place) - 1 INTO v_low, v_high
-    FROM unnest(ARRAY['awa_queue.ready_0', 'awa_queue.ready_1', 'awa_queue.ready_2', 'awa_queue.ready_3', 'awa_queue.ready_4',
-                      'awa_queue.ready_5', 'awa_queue.ready_6', 'awa_queue.ready_7']::regclass[]) WITH ORDINALITY r (slot, place)
-    WHERE pg_relation_size(r.slot) > 0;
     p_deadline_ms := nullif(coalesce(v_deadline, p_deadline_ms), 0);
     -- Always whole: to assign to an element of an empty array would make it the first one that drivers see.
     v_hints := coalesce(p_hints, '{}') || array_fill(0::bigint, ARRAY[greatest(4 * v_shards - coalesce(cardinality(p_hints), 0), 0)]);
