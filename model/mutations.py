@@ -39,15 +39,15 @@ MUTANTS = (
     Mutant(
         "a completion names its instance",
         CLAIM,
-        "l.run_lease = i.run_lease AND l.instance = p_instance",
-        "l.run_lease = i.run_lease",
+        "AND l.run_lease = p_leases[array_position(p_jobs, l.job_id)] AND l.instance = p_instance",
+        "AND l.run_lease = p_leases[array_position(p_jobs, l.job_id)]",
         REFINEMENT,
     ),
     Mutant(
         "a completion names its run_lease",
         CLAIM,
-        "l.job_id = i.job_id AND l.run_lease = i.run_lease",
-        "l.job_id = i.job_id",
+        "l.run_lease = p_leases[array_position(p_jobs, l.job_id)] AND ",
+        "",
         REFINEMENT,
     ),
     Mutant(

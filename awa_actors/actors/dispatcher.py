@@ -203,6 +203,8 @@ class Dispatcher:
         """Wait for a permit. What was claimed ahead goes back when handlers turn out to be slow: others may be idle."""
         self._starved = True
         await self._wait(QUICK if self._ahead else self._tuned.poll_interval)
+        # Permits come back in crowds, when a recorder takes what waited for room: one claim for all of them.
+        await trio.lowlevel.checkpoint()
         self._starved = False
         if self._ahead and not self._wake.is_set():
             self._quick = False

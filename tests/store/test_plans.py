@@ -1,5 +1,6 @@
 """What claim and completion read, counted by the server itself: by index, and little, whatever the statistics say."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -106,6 +107,25 @@ def test_claim_and_completion_read_by_index_and_little(plane: Plane, other: Plan
         assert claiming.blocks < 15 * BATCH
         assert completing.blocks < 15 * BATCH
     other.rows("ROLLBACK")
+
+
+def test_a_job_of_a_large_batch_costs_no_more_after_statistics_of_an_idle_plane(plane: Plane) -> None:
+    """T8: planned for one row, a join of a batch with its leases compares every one with every other."""
+    plane.insert(2_000)
+    plane.complete(plane.claim(2_000).attempts)
+    analyze(plane)
+
+    def seconds_per_job(batch: int) -> float:
+        took = []
+        for _ in range(3):
+            plane.insert(batch)
+            began = time.perf_counter()
+            attempts = plane.claim(batch).attempts
+            assert len(plane.complete(attempts)) == batch
+            took.append((time.perf_counter() - began) / batch)
+        return min(took)
+
+    assert seconds_per_job(4_000) < 3 * seconds_per_job(200)
 
 
 RINGS = {f"awa_queue.{table}_{slot}" for table in ("bodies", "done", "ready", "leases") for slot in range(8)}

@@ -294,7 +294,8 @@ END $$;
 
 -- Complete live attempts, guarded by (job_id, run_lease, instance). Gives the ids that were completed; the rest are stale.
 -- p_lslots is where each lease was put. A carry moves a lease by delete and insert, so a statement can miss one that lives: what
--- is missing is looked for in every slot, in new statements, until a look finds nothing of it.
+-- is missing is looked for in every slot, in new statements, until a look finds nothing of it. The ids are an index condition and no
+-- join: a join is planned by what statistics say of leases, and those that were analysed while nothing ran say one row.
 CREATE FUNCTION awa_queue.complete(
     p_jobs bigint[], p_leases bigint[], p_lslots smallint[], p_instance uuid, p_results text[] DEFAULT NULL,
     OUT completed bigint[], OUT at timestamptz
@@ -310,8 +311,9 @@ BEGIN
     at := clock_timestamp();
     SELECT min(s), max(s) INTO v_low, v_high FROM unnest(p_lslots) s;
     WITH deleted AS (
-        DELETE FROM awa_queue.leases l USING unnest(p_jobs, p_leases, p_lslots) AS i (job_id, run_lease, lslot)
-        WHERE l.lslot BETWEEN v_low AND v_high AND l.lslot = i.lslot AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
+        DELETE FROM awa_queue.leases l
+        WHERE l.lslot BETWEEN v_low AND v_high AND l.job_id = ANY (p_jobs)
+          AND l.run_lease = p_leases[array_position(p_jobs, l.job_id)] AND l.instance = p_instance
         RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
     ), recorded AS (
         INSERT INTO awa_queue.done (slot, attempt, instance_number, job_id, run_lease, claimed_at, finalized_at, result)
@@ -324,9 +326,9 @@ BEGIN
     END IF;
     WHILE coalesce(cardinality(completed), 0) < cardinality(p_jobs) LOOP
         WITH deleted AS (
-            DELETE FROM awa_queue.leases l USING unnest(p_jobs, p_leases) AS i (job_id, run_lease)
-            WHERE NOT i.job_id = ANY (coalesce(completed, '{}'))
-              AND l.job_id = i.job_id AND l.run_lease = i.run_lease AND l.instance = p_instance
+            DELETE FROM awa_queue.leases l
+            WHERE l.job_id = ANY (p_jobs) AND NOT l.job_id = ANY (coalesce(completed, '{}'))
+              AND l.run_lease = p_leases[array_position(p_jobs, l.job_id)] AND l.instance = p_instance
             RETURNING l.slot, l.attempt, l.job_id, l.run_lease, l.claimed_at, l.frees_claim
         ), recorded AS (
             INSERT INTO awa_queue.done (slot, attempt, instance_number, job_id, run_lease, claimed_at, finalized_at, result)
