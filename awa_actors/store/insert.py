@@ -295,9 +295,10 @@ def statement(jobs: Sequence[NewJob]) -> str:
     The last one reports a taken key instead of raising, so that the caller's transaction stays usable. It costs a
     subtransaction, and is therefore only for jobs that may conflict.
     """
-    if any(job.on_conflict is OnConflict.RAISE for job in jobs):
-        return INSERT_JOBS_OR_CONFLICT
-    return INSERT_ONE if len(jobs) == 1 else INSERT_JOBS
+    if _alone(jobs):
+        return INSERT_ONE
+    raises = any(job.on_conflict is OnConflict.RAISE for job in jobs)
+    return INSERT_JOBS_OR_CONFLICT if raises else INSERT_JOBS
 
 
 def _alone(jobs: Sequence[NewJob]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import outcome
 import trio
 
-from awa_actors.store.turned_loop import TurnedLoop, can_be_turned
+from awa_actors.store.turned_loop import Overdue, TurnedLoop, can_be_turned
 
 T = TypeVar("T")
 CANCEL_GRACE = 0.5
@@ -101,14 +101,6 @@ async def run_driver(
     return result
 
 
-class Overdue(Exception):
-    """A statement was not answered in time."""
-
-
-def _raise_overdue() -> None:
-    raise Overdue
-
-
 async def run_statement(
     loop: asyncio.AbstractEventLoop,
     coroutine: Coroutine[Any, Any, T],
@@ -142,7 +134,7 @@ async def run_statement(
         if raise_cancel is None:
             raise_cancel = raiser
             waits_for.cancel()
-            loop.call_soon(lambda: None)  # the turn that follows notices
+            # Posting this makes a turn follow, which notices that the wait is over.
             loop.call_later(CANCEL_GRACE, lambda: None if ended else cut())
         return trio.lowlevel.Abort.FAILED
 
@@ -150,7 +142,7 @@ async def run_statement(
         while True:
             waits_for = loop.step(coroutine)
             if not waits_for.done():
-                await loop.wait_for(waits_for, abort, deadline, _raise_overdue)
+                await loop.wait_for(waits_for, abort, deadline)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except BaseException:

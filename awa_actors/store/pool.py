@@ -19,10 +19,11 @@ import trio
 from awa_actors import config
 from awa_actors.errors import SchemaNotMigrated, StoreError, TransientStoreError, UsageError
 from awa_actors.store.failures import is_poisoned, translate
-from awa_actors.store.loop import Overdue, run_driver, run_statement
+from awa_actors.store.loop import run_driver, run_statement
 from awa_actors.store.queue_schema import QueueSchema
 from awa_actors.store.sqlstates import TRANSIENT
 from awa_actors.store.trace import Log, close_log, open_log
+from awa_actors.store.turned_loop import Overdue
 
 T = TypeVar("T")
 ANSWER_MARGIN = 5.0

@@ -29,15 +29,21 @@ LAST_TURNS = 100
 
 WATCH_EVERY = 1.0
 """Seconds between looks for what was not answered in time."""
-Raiser = Callable[[], Any]
-Abort = Callable[[Raiser], trio.lowlevel.Abort]
+Abort = Callable[[Callable[[], Any]], trio.lowlevel.Abort]
+
+
+class Overdue(Exception):
+    """A statement was not answered in time."""
+
+
+def _raise_overdue() -> None:
+    raise Overdue
 
 
 class _Wait(NamedTuple):
     task: trio.lowlevel.Task
     abort: Abort
     deadline: float
-    overdue: Raiser
 
 
 def can_be_turned() -> bool:
@@ -147,7 +153,7 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         if self._awaited:
             self._wake()
 
-    async def wait_for(self, awaited: asyncio.Future[Any], abort: Abort, deadline: float, overdue: Raiser) -> None:
+    async def wait_for(self, awaited: asyncio.Future[Any], abort: Abort, deadline: float) -> None:
         """Wait until a future is done that turns resolve, as those of the driver are.
 
         No callback of the future's own: that would be another turn of the loop, half of what the first one costs. No
@@ -156,10 +162,10 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         Args:
             awaited: the future.
             abort: as :func:`trio.lowlevel.wait_task_rescheduled` takes it.
-            deadline: of this loop's clock; `abort` is called for it, up to WATCH_EVERY late.
-            overdue: what `abort` is then given.
+            deadline: of this loop's clock; `abort` is called for it, up to WATCH_EVERY late, and given what raises
+                Overdue.
         """
-        self._awaited[awaited] = _Wait(trio.lowlevel.current_task(), abort, deadline, overdue)
+        self._awaited[awaited] = _Wait(trio.lowlevel.current_task(), abort, deadline)
         if not self._is_watched:
             self._is_watched = True
             self.call_later(WATCH_EVERY, self._watch)
@@ -172,7 +178,7 @@ class TurnedLoop(asyncio.SelectorEventLoop):
     def _watch(self) -> None:
         for wait in list(self._awaited.values()):
             if wait.deadline <= self.time():
-                wait.abort(wait.overdue)
+                wait.abort(_raise_overdue)
         self._is_watched = bool(self._awaited)
         if self._is_watched:
             self.call_later(WATCH_EVERY, self._watch)
