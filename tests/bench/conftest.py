@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`nox -s bench -- --peers` runs the other systems too, from the folder that PEERBENCH names."""
     parser.addoption("--peers", action="store_true", help="run the peer benchmark as well")
     parser.addoption("--jobs", type=int, default=20_000, help="jobs per measurement")
+    parser.addoption("--large", type=int, default=500, help="jobs with 100 KiB of args, per system and measurement")
     parser.addoption("--repeats", type=int, default=3, help="measurements per figure")
     parser.addoption("--seconds", type=float, default=10.0, help="length of a measurement at a steady rate")
     parser.addoption("--pinned", type=float, default=30.0, help="seconds for which the horizon is pinned; 600 is meant")

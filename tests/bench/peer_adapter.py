@@ -30,6 +30,15 @@ class Noop:
     t: float
 
 
+@attrs.frozen
+class TextNoop:
+    """The payload of the variant ``large-args``, in which a text takes the integer's place."""
+
+    queue: ClassVar[str] = "bench"
+    i: str
+    t: float
+
+
 class AwaActors(common.Adapter):  # type: ignore[misc]  # the harness has no types
     """Public API only."""
 
@@ -38,6 +47,10 @@ class AwaActors(common.Adapter):  # type: ignore[misc]  # the harness has no typ
     done_sql = "SELECT (SELECT count(*) FROM awa_queue.done)"
     sleep = staticmethod(trio.sleep)
     to_thread = staticmethod(trio.to_thread.run_sync)
+
+    def __init__(self, args: Any) -> None:
+        super().__init__(args)
+        self.args_class: type[Any] = TextNoop if self.variant == "large-args" else Noop
 
     @classmethod
     def run_loop(cls, fn: Callable[[], Any], args: Any) -> Any:
@@ -68,19 +81,19 @@ class AwaActors(common.Adapter):  # type: ignore[misc]  # the harness has no typ
 
     async def enqueue_many(self, payloads: list[dict[str, Any]]) -> None:
         """Bulk."""
-        await self.client.insert_many([Noop(**payload) for payload in payloads])
+        await self.client.insert_many([self.args_class(**payload) for payload in payloads])
 
     async def enqueue_one(self, payload: dict[str, Any]) -> None:
         """Single."""
-        await self.client.insert(Noop(**payload))
+        await self.client.insert(self.args_class(**payload))
 
     @contextlib.asynccontextmanager
     async def worker(self, on_start: Callable[[dict[str, Any]], None]) -> AsyncIterator[None]:
         """One worker, with maintenance in it, as users run it."""
         registry = awa.Registry()
 
-        @registry.worker(Noop)
-        async def noop(job: awa.Job[Noop]) -> None:
+        @registry.worker(self.args_class)
+        async def noop(job: awa.Job[Any]) -> None:
             on_start({"i": job.args.i, "t": job.args.t})
 
         async with awa.open_client(self.dsn, registry=registry) as client, trio.open_nursery() as nursery:
