@@ -12,6 +12,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from awa_actors.actors.looks import Looks
 from awa_actors.actors.meters import Meters
 from awa_actors.actors.rate import Bucket
 from awa_actors.config import QueueConfig, RateLimit
@@ -26,8 +27,6 @@ from awa_actors.store.settle import settle
 
 MARK_SECONDS = 10.0
 """How long one mark of an idle queue lasts; renewed while idle, left to run out when busy."""
-HINT_LIFE = 0.25
-"""Seconds after which a claimer looks from the beginning again although its hint still finds work."""
 QUICK = 0.25
 """Seconds from one full claim to the next within which handlers count as quick: only then is anything claimed ahead."""
 BACKOFF_FIRST, BACKOFF_MOST = 0.1, 5.0
@@ -77,8 +76,7 @@ class Dispatcher:
     _round_began: float = attrs.field(default=0.0, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _notified_at: float | None = attrs.field(default=None, init=False)
-    _hints: list[int] = attrs.field(factory=list, init=False)
-    _hints_since: float = attrs.field(default=0.0, init=False)
+    _looks: Looks = attrs.field(factory=Looks, init=False)
     _marked_until: float = attrs.field(default=0.0, init=False)
     _starved: bool = attrs.field(default=False, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
@@ -195,6 +193,7 @@ class Dispatcher:
             await trio.lowlevel.checkpoint()
         elif not await self._sleep_is_marked():
             wait = self._tuned.poll_interval * (0.9 + random.random() / 5)
+            wait = min(wait, self._looks.wait(trio.current_time()))
             if self.listens:  # however rarely it is polled: producers notify only while the queue is marked
                 wait = min(wait, max(0.0, self._marked_until - trio.current_time()))
             await self._wait(wait)
@@ -226,25 +225,7 @@ class Dispatcher:
         self._in_doubt = None
 
     async def _claim(self, wanted: int) -> tuple[int, bool]:
-        """One claim; with a hint that came back short, once more from the beginning.
-
-        Returns:
-            How many jobs it brought, and whether there may be more.
-        """
-        now = trio.current_time()
-        if now - self._hints_since > HINT_LIFE:
-            self._hints, self._hints_since = [], now
-        was_hinted = any(self._hints)
-        got, is_full = await self._take(wanted)
-        if not is_full and was_hinted:
-            self._hints, self._hints_since = [], now
-            more, is_full = await self._take(wanted - got)
-            got += more
-        if not is_full:
-            self._hints = []
-        return got, is_full
-
-    async def _take(self, wanted: int) -> tuple[int, bool]:
+        """One claim: how many jobs it brought, and whether there may be more."""
         session, instance = await self.connection.session(), self.runner.instance()
         if not self.planes.finalized:
             await self.planes.refresh(session)
@@ -257,7 +238,7 @@ class Dispatcher:
             max_bytes=self.queue.claim_bytes,
             aging=self.queue.priority_aging,
             deadline=self.queue.deadline,
-            hints=self._hints,
+            hints=self._looks.start(sent),
             planes=self.planes.claim_from,
         )
         self._in_doubt, now = None, trio.current_time()
@@ -270,7 +251,7 @@ class Dispatcher:
                 self.runner.start(claimed, taken, self.queue, self._done)
             else:
                 self._ahead.append((claimed, taken))
-        self._hints = taken.hints
+        self._looks.came(taken.hints, is_full=taken.is_full, now=now)
         return len(taken.attempts), taken.is_full
 
     async def _sleep_is_marked(self) -> bool:

@@ -13,6 +13,7 @@ from at_work import LIMIT
 
 from awa_actors.actors import dispatcher as module
 from awa_actors.actors.dispatcher import Dispatcher
+from awa_actors.actors.looks import LAG
 from awa_actors.config import QueueConfig
 from awa_actors.errors import TransientStoreError, ValidationError
 from awa_actors.store.claim import Claim, Claimed
@@ -27,12 +28,14 @@ class Store:
     claims: int = 0
     most: int = 1000
     hints: list[int] = attrs.field(factory=list)
+    asked: list[list[int]] = attrs.field(factory=list)
     settled: list[int] = attrs.field(factory=list)
     leased: list[tuple[int, int]] = attrs.field(factory=list)
 
     async def claim(self, session: Any, queue: str, limit: int, instance: uuid.UUID, **options: Any) -> Claim:
         await trio.lowlevel.checkpoint()
         self.claims += 1
+        self.asked.append(options["hints"])
         if self.failures:
             raise self.failures.pop(0)
         full = min(limit, self.most)
@@ -142,6 +145,21 @@ async def test_one_look_finds_a_lone_job(store: Store, crew: Crew, nursery: trio
     await holds(lambda: len(crew.started) == 2)
     await trio.testing.wait_all_tasks_blocked()
     assert store.claims == 2
+    dispatcher.stop()
+
+
+async def test_what_lies_behind_the_start_of_a_claim_is_found_soon_however_rarely_the_queue_is_polled(
+    store: Store, crew: Crew, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    store.jobs, store.most, store.hints = list(range(4)), 2, [0, 7, 0, 0]
+    dispatcher = dispatching(crew, 10)
+    await nursery.start(dispatcher.run)
+    await trio.sleep(LAG / 2)
+    assert store.asked == [[], store.hints, store.hints]
+    await trio.sleep(LAG)
+    assert store.asked[3:] == [[]]
+    await trio.sleep(30)
+    assert store.claims == 4, "everything was looked at"
     dispatcher.stop()
 
 

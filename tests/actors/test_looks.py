@@ -1,0 +1,81 @@
+"""Where a claimer starts: not behind what commits late, not over everything again and again, and never for long."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from awa_actors.actors.looks import LAG, SHARE, Looks
+
+
+def claim(looks: Looks, now: float, found: list[int], *, is_full: bool = False, took: float = 0.001) -> list[int]:
+    """One claim: where it started."""
+    hints = looks.start(now)
+    looks.came(found, is_full=is_full, now=now + took)
+    return hints
+
+
+def test_the_first_look_is_from_the_beginning_and_nothing_waits_for_another() -> None:
+    looks = Looks()
+    assert claim(looks, 0.0, [0, 7, 0, 0]) == []
+    assert looks.wait(0.001) == math.inf
+
+
+def test_a_full_claim_is_followed_from_where_it_ended() -> None:
+    looks = Looks()
+    claim(looks, 0.0, [0, 7, 0, 0], is_full=True)
+    assert claim(looks, 0.1, [0, 9, 0, 0], is_full=True) == [0, 7, 0, 0]
+    assert claim(looks, 0.2, [0, 12, 0, 0]) == [0, 9, 0, 0]
+
+
+def test_one_that_keeps_up_starts_where_it_was_a_moment_ago() -> None:
+    looks = Looks()
+    starts = [claim(looks, n * 0.01, [0, n + 1, 0, 0]) for n in range(100)]
+    hinted = [(n, hints[1]) for n, hints in enumerate(starts) if any(hints)]
+    assert len(hinted) > 40
+    assert all(LAG <= (n - position) * 0.01 + 1e-9 <= 2 * LAG + 0.02 for n, position in hinted)
+
+
+def test_looks_from_the_beginning_take_a_bounded_share_of_the_time() -> None:
+    looks, now, costly = Looks(), 0.0, 0.0
+    while now < 60.0:
+        took = 0.001 if any(looks.start(now)) else 0.4
+        now += took
+        if took == 0.4 and now > 1.0:  # the first ones know no place to start from
+            costly += took
+        looks.came([0, 3, 0, 0], is_full=False, now=now)
+        now += 0.005
+    assert 0.01 < costly / now <= SHARE
+
+
+def test_what_lies_behind_the_start_waits_until_the_next_look_from_the_beginning() -> None:
+    looks = Looks()
+    claim(looks, 0.0, [0, 7, 0, 0], is_full=True)
+    assert claim(looks, 0.1, []) == [0, 7, 0, 0]
+    assert 0 < looks.wait(0.101) <= LAG
+    assert claim(looks, 0.101 + looks.wait(0.101), []) == []
+    assert looks.wait(0.4) == math.inf
+
+
+def test_a_lane_in_which_nothing_was_found_keeps_its_place() -> None:
+    looks = Looks()
+    claim(looks, 0.0, [5, 7, 0, 0], is_full=True)
+    claim(looks, 0.1, [0, 9, 0, 0], is_full=True)
+    assert claim(looks, 0.2, [], is_full=True) == [5, 9, 0, 0]
+    assert claim(looks, 0.21, [0] * 8) == [5, 9, 0, 0], "nothing found says nothing about places"
+    looks.came([0, 9, 0, 0, 0, 3, 0, 0], is_full=True, now=0.22)
+    assert looks.start(0.23) == [0, 9, 0, 0, 0, 3, 0, 0], "another number of shards: other lanes"
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.booleans(), st.booleans()), max_size=60))
+def test_nothing_is_skipped_for_longer_than_was_promised(turns: list[tuple[float, float, bool, bool]]) -> None:
+    """However claims go: the next look from the beginning comes after LAG, or the cost of the last by its share."""
+    looks, now, due = Looks(), 0.0, 0.0
+    for pause, took, finds, is_full in turns:
+        now += min(pause, looks.wait(now))
+        if not any(looks.start(now)):
+            due = now + took + max(LAG, took / SHARE)
+        else:
+            assert now < due
+        now += took
+        looks.came([0, 3, 0, 0] if finds else [], is_full=is_full, now=now)
