@@ -81,7 +81,8 @@ _ROUTINES = {
         awa_queue.claim awa_queue.extras awa_queue.fail_unclaimable awa_queue.joined awa_queue.leave_callback
         awa_queue.lost awa_queue.note awa_queue.note_body awa_queue.park awa_queue.park_one
         awa_queue.register_callback awa_queue.release_instance awa_queue.settle awa_queue.settle_badly
-        awa_queue.shift_claims awa_queue.take awa_queue.take_carefully awa_queue.take_lane awa_queue.unpark""",
+        awa_queue.shift_claims awa_queue.take awa_queue.take_carefully awa_queue.take_lane
+        awa_queue.take_one awa_queue.unpark""",
     "maintenance admin": """
         awa.cron_options awa.waiting_page awa_queue.pull""",
     "maintenance callbacks": """

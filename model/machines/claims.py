@@ -53,7 +53,10 @@ class Claims(Machine[Lane]):
     """
 
     facts = "P2 P3, X18, traps T5 T7"
-    code = "store/migrations/0004 (take, take_lane, take_carefully, claim), 0006 (rescue_stale); actors/dispatcher.py"
+    code = (
+        "store/migrations/0004 (take, take_lane, take_one, take_carefully, claim), 0006 (rescue_stale);"
+        " actors/dispatcher.py"
+    )
     sizes: ClassVar[Sizes] = {
         "dev": {"n_rows": 2, "n_clients": 2, "batch": 2},
         "ci": {"n_rows": 3, "n_clients": 2, "batch": 2},

@@ -302,6 +302,31 @@ def test_poison_in_one_priority_does_not_stop_another(plane: Plane) -> None:
     assert [*plane.claim(5).ids, *plane.claim(5).ids] == [*urgent, *usual[1:]]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_that_cannot_be_claimed_fails_alone_however_few_are_asked_for(plane: Plane, count: int) -> None:
+    ids = plane.insert(count)
+    plane.rows("DELETE FROM awa_queue.bodies WHERE job_id = %s", ids[0])
+    assert [*plane.claim(1).ids, *plane.claim(1).ids] == ids[1:]
+    assert plane.state(ids[0]) == "failed"
+
+
+def test_a_claim_of_one_passes_over_a_job_that_another_session_holds(plane: Plane, other: Plane) -> None:
+    ids = plane.insert(3)
+    with other.transaction():
+        other.rows("SELECT FROM awa_queue.ready WHERE job_id = %s FOR UPDATE", ids[0])
+        assert plane.claim(1).ids == [ids[1]]
+        assert plane.claim().ids == [ids[2]]
+        assert plane.claim().ids == []
+    assert plane.claim().ids == [ids[0]]
+
+
+def test_lone_jobs_of_all_lanes_come_with_one_claim_in_their_order(plane: Plane) -> None:
+    ids = [plane.insert(priority=priority)[0] for priority in (3, 1, 4, 2)]
+    claim = plane.claim()
+    assert claim.ids == [ids[1], ids[3], ids[0], ids[2]]
+    assert claim.hints == [ids[1], ids[3], ids[0], ids[2]]
+
+
 def test_many_poison_rows_are_all_recorded(plane: Plane) -> None:
     ids = plane.insert(100)
     plane.rows("UPDATE awa_queue.ready SET run_lease = 9223372036854775807 WHERE job_id = ANY (%s)", ids[:90])

@@ -94,9 +94,9 @@ def test_hot_functions_pin_their_plans(plane: Plane) -> None:
               "plan_cache_mode=force_generic_plan", "search_path=pg_catalog"}  # fmt: skip
     rows = plane.rows(
         "SELECT p.proname, p.proconfig FROM pg_proc p WHERE p.pronamespace = 'awa_queue'::regnamespace"
-        " AND p.proname IN ('take', 'take_lane', 'complete', 'promote', 'lost')"
+        " AND p.proname IN ('take', 'take_lane', 'take_one', 'complete', 'promote', 'lost')"
     )
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert {row["proname"]: pinned - set(row["proconfig"]) for row in rows if pinned - set(row["proconfig"])} == {}
 
 

@@ -91,6 +91,48 @@ BEGIN
     RETURN CASE WHEN v_regain THEN awa_queue.shift_claims(v) ELSE v END;
 END $$;
 
+-- Take one row that the caller has seen, unless another has it meanwhile: in small statements, since to start one over the rings costs
+-- by what it says.
+CREATE FUNCTION awa_queue.take_one(
+    p_rslot smallint, p_at tid, p_priority smallint, p_pos bigint, p_job bigint, p_slot smallint, p_run_lease bigint, p_attempt smallint,
+    p_instance uuid, p_deadline_ms bigint, p_lslot smallint, p_now timestamptz
+) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
+SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE v awa_queue.claim_batch; v_body record;
+BEGIN
+    DELETE FROM awa_queue.ready r WHERE r.rslot = p_rslot AND r.ctid = (
+        SELECT c.ctid FROM awa_queue.ready c WHERE c.rslot = p_rslot AND c.ctid = p_at FOR UPDATE SKIP LOCKED);
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT x.kind, x.args::text AS text, x.max_attempts, x.created_at, x.run_at, awa_queue.extras(x) AS extras,
+           p_now + coalesce(x.deadline_ms, p_deadline_ms) * interval '1 millisecond' AS deadline_at,
+           get_bit(x.unique_states, 1) AS available, get_bit(x.unique_states, 2) AS running, get_bit(x.unique_states, 3) AS completed
+    INTO v_body FROM awa_queue.bodies x WHERE x.slot = p_slot AND x.job_id = p_job;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'a claimed job has no visible body' USING ERRCODE = 'AWA01';
+    END IF;
+    p_attempt := least(p_attempt + 1, 32767);
+    INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at, deadline_at)
+    VALUES (p_lslot, p_slot, p_attempt, coalesce(v_body.completed = 0 OR v_body.running = 0, false), p_job,
+            p_run_lease + 1, p_instance, p_now, v_body.deadline_at);
+    v.job_ids := ARRAY[p_job];
+    v.attempts := ARRAY[p_attempt];
+    v.run_leases := ARRAY[p_run_lease + 1];
+    v.lslots := ARRAY[p_lslot];
+    v.max_attempts := ARRAY[v_body.max_attempts];
+    v.priorities := ARRAY[p_priority];
+    v.kinds := ARRAY[v_body.kind];
+    v.args := ARRAY[v_body.text];
+    v.created_at := ARRAY[v_body.created_at];
+    v.run_at := ARRAY[v_body.run_at];
+    v.deadline_at := ARRAY[v_body.deadline_at];
+    v.extras := ARRAY[v_body.extras];
+    v.hints := ARRAY[p_pos, octet_length(v_body.text) + coalesce(octet_length(v_body.extras), 0)];
+    v.claimed_at := p_now;
+    RETURN CASE WHEN v_body.running <> v_body.available THEN awa_queue.shift_claims(v) ELSE v END;
+END $$;
+
 -- Unique keys whose mask differs between available and running change hands at claim. A job that must regain a key which a
 -- newer job holds ends here as a duplicate; one whose key is undecided waits a second outside the queue, so that it holds up
 -- nobody. Both leave the batch as rows without a kind.
@@ -149,6 +191,7 @@ DECLARE
     v_left     integer := p_n;
     v_bytes    bigint := p_bytes;
     v_lane     record;
+    v_alone    boolean;
     v_from     bigint;
     v_size     bigint;
     v_n        integer;
@@ -168,7 +211,7 @@ BEGIN
                             'awa_queue.ready_5', 'awa_queue.ready_6', 'awa_queue.ready_7']::regclass[]) WITH ORDINALITY r (slot, place)
           WHERE pg_relation_size(r.slot) > 0) filled
     LEFT JOIN awa.queues q ON q.queue = p_queue;
-    IF v_dead OR v_paused THEN
+    IF v_dead OR v_paused OR p_n < 1 THEN
         RETURN NULL;
     END IF;
     IF v_parked THEN
@@ -179,28 +222,40 @@ BEGIN
     END IF;
     p_deadline_ms := nullif(coalesce(v_deadline, p_deadline_ms), 0);
     -- Always whole: to assign to an element of an empty array would make it the first one that drivers see.
-    v_hints := coalesce(p_hints, '{}') || array_fill(0::bigint, ARRAY[greatest(4 * v_shards - coalesce(cardinality(p_hints), 0), 0)]);
+    v_hints := (coalesce(p_hints, '{}') || array_fill(0::bigint, ARRAY[4 * v_shards]))[1:4 * v_shards];
     FOR v_lane IN
-        SELECT l.priority, l.shard, l.place, l.start, head.slot, head.job_id
-        FROM (SELECT p::smallint AS priority, s::smallint AS shard, (p - 1) * v_shards + s + 1 AS place,
-                     coalesce(v_hints[(p - 1) * v_shards + s + 1], 0) AS start
-              FROM generate_series(1, 4) p, generate_series(0, v_shards - 1) s) l
+        SELECT l.*, head.*
+        FROM (SELECT h.place, coalesce(h.start, 0) AS start, ((h.place - 1) / v_shards + 1)::smallint AS priority,
+                     ((h.place - 1) % v_shards)::smallint AS shard
+              FROM unnest(v_hints) WITH ORDINALITY h (start, place)) l
         CROSS JOIN LATERAL (
-            SELECT r.ready_at, r.slot, r.job_id FROM awa_queue.ready r
-            WHERE r.rslot BETWEEN v_low AND v_high AND r.queue = p_queue AND r.priority = l.priority AND r.shard = l.shard AND r.pos >= l.start
-            ORDER BY r.pos LIMIT 1) head
+            SELECT two.*, count(*) OVER () > 1 AS has_more FROM (
+                SELECT r.rslot, r.ctid AS at, r.pos, r.job_id, r.slot, r.run_lease, r.attempt, r.ready_at FROM awa_queue.ready r
+                WHERE r.rslot BETWEEN v_low AND v_high AND r.queue = p_queue AND r.priority = l.priority AND r.shard = l.shard
+                  AND r.pos >= l.start
+                ORDER BY r.pos LIMIT 2) two LIMIT 1) head
         ORDER BY CASE WHEN p_aging > 0
                       THEN greatest(1, l.priority - floor(extract(epoch FROM v_now - head.ready_at)::float8 / p_aging))
                       ELSE l.priority END, head.ready_at, l.priority
     LOOP
-        SELECT octet_length(b.args::text) INTO v_size FROM awa_queue.bodies b WHERE b.slot = v_lane.slot AND b.job_id = v_lane.job_id;
         v_from := v_lane.start;
+        v_size := NULL;
+        v_alone := v_left = 1 OR NOT v_lane.has_more;
         LOOP
-            -- Not many more than will fit: each is unpacked before it is known to.
-            v_n := least(v_left, greatest(1, v_bytes / greatest(v_size / 2, 1)));
             BEGIN
-                v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, v_from, v_n, v_bytes, p_instance, p_deadline_ms,
-                    v_lslot, v_now, v_low, v_high);
+                v_n := 1;
+                v_got := CASE WHEN v_alone THEN awa_queue.take_one(v_lane.rslot, v_lane.at, v_lane.priority, v_lane.pos, v_lane.job_id,
+                    v_lane.slot, v_lane.run_lease, v_lane.attempt, p_instance, p_deadline_ms, v_lslot, v_now) END;
+                IF v_got.job_ids IS NULL AND v_lane.has_more THEN
+                    IF v_size IS NULL THEN
+                        SELECT octet_length(b.args::text) INTO v_size FROM awa_queue.bodies b
+                        WHERE b.slot = v_lane.slot AND b.job_id = v_lane.job_id;
+                    END IF;
+                    -- Not many more than will fit: each is unpacked before it is known to.
+                    v_n := least(v_left, greatest(1, v_bytes / greatest(v_size / 2, 1)));
+                    v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, v_from, v_n, v_bytes, p_instance, p_deadline_ms,
+                        v_lslot, v_now, v_low, v_high);
+                END IF;
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
                 IF NOT awa_queue.is_row_fault(v_state) THEN
@@ -215,7 +270,7 @@ BEGIN
             v_left := v_left - cardinality(v_got.job_ids);
             v_bytes := v_bytes - v_size;
             v_from := v_got.hints[1];
-            EXIT WHEN cardinality(v_got.job_ids) < v_n OR v_left <= 0 OR v_bytes <= 0;
+            EXIT WHEN v_alone OR cardinality(v_got.job_ids) < v_n OR v_left <= 0 OR v_bytes <= 0;
             v_size := v_size / v_n;
         END LOOP;
         v_hints[v_lane.place] := v_from;
@@ -241,26 +296,26 @@ CREATE FUNCTION awa_queue.take_carefully(
 SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_bytes bigint := p_bytes;
-    v_head  awa_queue.ready;
+    v_head  record;
     v_got   awa_queue.claim_batch;
     v_all   awa_queue.claim_batch;
     v_error text;
     v_state text;
 BEGIN
     FOR v_head IN
-        SELECT r.* FROM awa_queue.ready r
+        SELECT r AS found, r.ctid AS at, r.* FROM awa_queue.ready r
         WHERE r.queue = p_queue AND r.priority = p_priority AND r.shard = p_shard AND r.pos >= p_from
         ORDER BY r.pos LIMIT p_n FOR UPDATE SKIP LOCKED
     LOOP
         BEGIN
-            v_got := awa_queue.take_lane(p_queue, p_priority, p_shard, v_head.pos, 1, p_bytes, p_instance, p_deadline_ms, p_lslot, p_now,
-                v_head.rslot, v_head.rslot);
+            v_got := awa_queue.take_one(v_head.rslot, v_head.at, p_priority, v_head.pos, v_head.job_id, v_head.slot, v_head.run_lease,
+                v_head.attempt, p_instance, p_deadline_ms, p_lslot, p_now);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
             IF NOT awa_queue.is_row_fault(v_state) THEN
                 RAISE;
             END IF;
-            PERFORM awa_queue.fail_unclaimable(v_head, v_error);
+            PERFORM awa_queue.fail_unclaimable(v_head.found, v_error);
             CONTINUE;
         END;
         CONTINUE WHEN v_got.job_ids IS NULL;
@@ -288,8 +343,9 @@ BEGIN
     END IF;
     v := awa_queue.take(p_queue, p_n, p_bytes, p_instance, p_aging, p_deadline_ms, p_hints);
     COMMIT;
-    SELECT v.* INTO job_ids, run_leases, lslots, attempts, max_attempts, priorities, kinds, args, created_at, run_at, deadline_at,
-                    extras, hints, claimed_at;
+    job_ids := v.job_ids; run_leases := v.run_leases; lslots := v.lslots; attempts := v.attempts; max_attempts := v.max_attempts;
+    priorities := v.priorities; kinds := v.kinds; args := v.args; created_at := v.created_at; run_at := v.run_at;
+    deadline_at := v.deadline_at; extras := v.extras; hints := v.hints; claimed_at := v.claimed_at;
 END $$;
 
 -- Complete live attempts, guarded by (job_id, run_lease, instance). Gives the ids that were completed; the rest are stale.
