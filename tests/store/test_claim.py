@@ -327,6 +327,21 @@ def test_lone_jobs_of_all_lanes_come_with_one_claim_in_their_order(plane: Plane)
     assert claim.hints == [ids[1], ids[3], ids[0], ids[2]]
 
 
+@pytest.mark.parametrize("order", [(40_000, 5), (5, 40_000)])
+def test_large_and_small_args_in_one_claim_stay_with_their_jobs(plane: Plane, order: tuple[int, int]) -> None:
+    sizes = {
+        job_id: size
+        for priority, size in enumerate(order, 1)
+        for n in range(3)
+        for job_id in plane.insert(args=json.dumps({"n": "x" * (size + n)}), priority=priority)
+    }
+    attempts = plane.claim().attempts
+    assert [attempt.job_id for attempt in attempts] == list(sizes)
+    assert [len(json.loads(attempt.args)["n"]) for attempt in attempts] == [
+        size + n for size in order for n in range(3)
+    ]
+
+
 def test_many_poison_rows_are_all_recorded(plane: Plane) -> None:
     ids = plane.insert(100)
     plane.rows("UPDATE awa_queue.ready SET run_lease = 9223372036854775807 WHERE job_id = ANY (%s)", ids[:90])

@@ -41,11 +41,11 @@ BEGIN
 END $$;
 
 -- Take visible rows of one lane, in slots p_low to p_high, in position order until there are p_n of them or p_bytes are reached. What
--- counts is the text that is sent, args and extras: what is stored may be compressed.
+-- counts is the text that is sent, args and extras: what is stored may be compressed. Without p_texts args are left out, see take.
 -- Shape: ready rows out, leases in; the bodies stay where they are. Returns the batch, its hints being the last position and the size.
 CREATE FUNCTION awa_queue.take_lane(
     p_queue text, p_priority smallint, p_shard smallint, p_from bigint, p_n integer, p_bytes bigint, p_instance uuid,
-    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz, p_low smallint, p_high smallint
+    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz, p_low smallint, p_high smallint, p_texts boolean
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE v awa_queue.claim_batch; v_last bigint; v_size bigint; v_bodied bigint; v_regain boolean;
@@ -58,7 +58,8 @@ BEGIN
         ORDER BY r.pos LIMIT p_n FOR UPDATE SKIP LOCKED
     ), sized AS MATERIALIZED (
         SELECT t.*, sum(t.size) OVER (ROWS UNBOUNDED PRECEDING) - t.size AS before FROM (
-            SELECT c.*, b.*, octet_length(b.text) + coalesce(octet_length(b.extras), 0) AS size
+            SELECT c.*, b.bodied, b.kind, CASE WHEN p_texts THEN b.text END AS text, b.max_attempts, b.created_at, b.run_at, b.is_unique,
+                   b.unique_states, b.deadline, b.extras, octet_length(b.text) + coalesce(octet_length(b.extras), 0) AS size
             FROM candidate c
             LEFT JOIN LATERAL (
                 SELECT x.job_id AS bodied, x.kind, x.args::text AS text, x.max_attempts, x.created_at, x.run_at,
@@ -192,6 +193,7 @@ DECLARE
     v_bytes    bigint := p_bytes;
     v_lane     record;
     v_alone    boolean;
+    v_large    boolean := false;
     v_from     bigint;
     v_size     bigint;
     v_n        integer;
@@ -252,9 +254,10 @@ BEGIN
                         WHERE b.slot = v_lane.slot AND b.job_id = v_lane.job_id;
                     END IF;
                     -- Not many more than will fit: each is unpacked before it is known to.
-                    v_n := least(v_left, greatest(1, v_bytes / greatest(v_size / 2, 1)));
+                    v_large := v_large OR v_size > 10000;
+                    v_n := least(v_left, v_bytes / greatest(v_size, 1) + 1);
                     v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, v_from, v_n, v_bytes, p_instance, p_deadline_ms,
-                        v_lslot, v_now, v_low, v_high);
+                        v_lslot, v_now, v_low, v_high, NOT v_large);
                 END IF;
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
@@ -277,6 +280,16 @@ BEGIN
         EXIT WHEN v_left <= 0 OR v_bytes <= 0;
     END LOOP;
     v_all.hints := v_hints;
+    -- Every step copies what it hands on: large texts are read at the end, when all that is left is to send them.
+    IF v_large THEN
+        SELECT array_agg(coalesce(b.text, '') ORDER BY t.place), count(b.text) INTO v_all.args, v_n
+        FROM unnest(v_all.lslots, v_all.job_ids) WITH ORDINALITY AS t (lslot, job_id, place)
+        LEFT JOIN LATERAL (SELECT x.args::text AS text FROM awa_queue.leases l JOIN awa_queue.bodies x ON x.slot = l.slot AND x.job_id = l.job_id
+                           WHERE l.lslot = t.lslot AND l.job_id = t.job_id OFFSET 0) b ON true;
+        IF v_n < cardinality(array_remove(v_all.kinds, NULL)) THEN
+            RAISE EXCEPTION 'a claimed job has no visible body' USING ERRCODE = 'AWA01';
+        END IF;
+    END IF;
     RETURN v_all;
 END $$;
 
