@@ -72,17 +72,25 @@ MUTANTS = (
         REFINEMENT,
     ),
     Mutant(
+        "and a lone job that others have locked",
+        CLAIM,
+        "c.ctid = p_at FOR UPDATE SKIP LOCKED",
+        "c.ctid = p_at FOR UPDATE",
+        "tests/store/test_claim.py -k another_session_holds",
+    ),
+    Mutant(
         "a claim moves run_lease on",
         CLAIM,
         "d.job_id, d.run_lease + 1, p_instance",
         "d.job_id, d.run_lease, p_instance",
         REFINEMENT,
     ),
+    Mutant("that of a lone job, too", CLAIM, "p_run_lease + 1, p_instance", "p_run_lease, p_instance", REFINEMENT),
     Mutant(
         "a claim takes from its hint on, in order",
         CLAIM,
-        "ORDER BY r.pos LIMIT p_n",
-        "ORDER BY r.pos DESC LIMIT p_n",
+        "ORDER BY r.pos LIMIT",
+        "ORDER BY r.pos DESC LIMIT",
         REFINEMENT,
     ),
     Mutant(

@@ -312,6 +312,7 @@ def test_one_that_cannot_be_claimed_fails_alone_however_few_are_asked_for(plane:
 
 def test_a_claim_of_one_passes_over_a_job_that_another_session_holds(plane: Plane, other: Plane) -> None:
     ids = plane.insert(3)
+    plane.rows("SET lock_timeout = '5s'")
     with other.transaction():
         other.rows("SELECT FROM awa_queue.ready WHERE job_id = %s FOR UPDATE", ids[0])
         assert plane.claim(1).ids == [ids[1]]

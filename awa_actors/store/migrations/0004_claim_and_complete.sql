@@ -192,7 +192,6 @@ DECLARE
     v_left     integer := p_n;
     v_bytes    bigint := p_bytes;
     v_lane     record;
-    v_alone    boolean;
     v_large    boolean := false;
     v_from     bigint;
     v_size     bigint;
@@ -242,13 +241,9 @@ BEGIN
     LOOP
         v_from := v_lane.start;
         v_size := NULL;
-        v_alone := v_left = 1 OR NOT v_lane.has_more;
         LOOP
             BEGIN
-                v_n := 1;
-                v_got := CASE WHEN v_alone THEN awa_queue.take_one(v_lane.rslot, v_lane.at, v_lane.priority, v_lane.pos, v_lane.job_id,
-                    v_lane.slot, v_lane.run_lease, v_lane.attempt, p_instance, p_deadline_ms, v_lslot, v_now) END;
-                IF v_got.job_ids IS NULL AND v_lane.has_more THEN
+                IF v_lane.has_more THEN
                     IF v_size IS NULL THEN
                         SELECT octet_length(b.args::text) INTO v_size FROM awa_queue.bodies b
                         WHERE b.slot = v_lane.slot AND b.job_id = v_lane.job_id;
@@ -258,6 +253,10 @@ BEGIN
                     v_n := least(v_left, v_bytes / greatest(v_size, 1) + 1);
                     v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, v_from, v_n, v_bytes, p_instance, p_deadline_ms,
                         v_lslot, v_now, v_low, v_high, NOT v_large);
+                ELSE
+                    v_n := 2; -- one is fewer: that was all
+                    v_got := awa_queue.take_one(v_lane.rslot, v_lane.at, v_lane.priority, v_lane.pos, v_lane.job_id, v_lane.slot,
+                        v_lane.run_lease, v_lane.attempt, p_instance, p_deadline_ms, v_lslot, v_now);
                 END IF;
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
@@ -273,7 +272,7 @@ BEGIN
             v_left := v_left - cardinality(v_got.job_ids);
             v_bytes := v_bytes - v_size;
             v_from := v_got.hints[1];
-            EXIT WHEN v_alone OR cardinality(v_got.job_ids) < v_n OR v_left <= 0 OR v_bytes <= 0;
+            EXIT WHEN cardinality(v_got.job_ids) < v_n OR v_left <= 0 OR v_bytes <= 0;
             v_size := v_size / v_n;
         END LOOP;
         v_hints[v_lane.place] := v_from;
