@@ -216,16 +216,18 @@ class Client(ResolvesCallbacks):
         wanted = all_of(jobs)
         with _sending_many(self.meters, len(wanted)):
             limit = self.settings.max_args_bytes
-            if len(wanted) <= bulk.PIECE or (opts is not None and opts.unique is not None):
-                statements = list(chunks(admit_many(wanted, opts, limit=limit)))
+            if opts is not None and opts.unique is not None:
+                admitted, left = admit_many(wanted, opts, limit=limit), 0
+            else:
+                pieces = bulk.Pieces(wanted, opts, limit)
+                admitted = await pieces.encode()
+                left = pieces.left
+            if not left:
                 async with self.pool.acquire() as session:
-                    if len(statements) <= 1:
-                        return await _insert(session, statements, self.meters)
-                    async with session.transaction():
-                        return await _insert(session, statements, self.meters)
+                    return await _insert(session, [admitted] if admitted else [], self.meters)
             async with self.pool.acquire() as session, session.transaction():
                 began = time.perf_counter()
-                done = await bulk.insert_many(session, wanted, opts, limit)
+                done = await bulk.insert_many(session, admitted, pieces)
                 _count(self.meters, done, began)
                 return done
 

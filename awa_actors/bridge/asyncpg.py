@@ -15,7 +15,7 @@ from awa_actors.registry import Registry
 from awa_actors.store import resolve as resolutions
 from awa_actors.store.completion import COMPLETE_ATTEMPT, completion, receipt
 from awa_actors.store.decided import ExternalOutcome, outcome_of
-from awa_actors.store.insert import NewJob, admit, admit_many, inserted, parameters, statement
+from awa_actors.store.insert import NewJob, admit, admit_many, call, inserted
 from awa_actors.store.stepping import run_steps_async
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ async def fetch_row(conn: Connection, sql: str, *values: Any) -> Sequence[Any]:
 async def _insert(conn: Connection, jobs: Sequence[NewJob]) -> list[InsertedJob]:
     if not jobs:
         return []
-    return inserted(jobs, await fetch_row(conn, statement(jobs), *parameters(jobs)))
+    sql, values = call(jobs)
+    return inserted(jobs, await fetch_row(conn, sql, *values))
 
 
 def _check(conn: object, function: str) -> None:

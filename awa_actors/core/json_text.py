@@ -78,8 +78,9 @@ def _encode(value: object, path: str, option: int) -> bytes:
     except (TypeError, ValueError) as refusal:
         where, reason = _culprit(value) or ([], str(refusal))
         raise ValidationError(reason, path=_rendered(path, where)) from None
-    # Both are hints only: a field may well be None, and an escaped backslash may be followed by u0000.
-    if (b"null" in encoded and not _is_clearly_finite(value)) or b"\\u0000" in encoded:
+    # Both are hints only: a field may well be None, and an escaped backslash may be followed by u0000. To look for a
+    # single byte takes a tenth of the time.
+    if (b"null" in encoded and not _is_clearly_finite(value)) or (b"\\" in encoded and b"\\u0000" in encoded):
         found = _culprit(value)
         if found is not None:
             raise ValidationError(found[1], path=_rendered(path, found[0]))

@@ -3,20 +3,70 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import trio
 
 from awa_actors.jobs import InsertedJob, InsertOpts
-from awa_actors.store.insert import NewJob, admit_many, chunks, inserted, parameters, statement
+from awa_actors.store.insert import CHUNK_CHARACTERS, NewJob, admissions, call, characters, inserted
 
 if TYPE_CHECKING:  # a process that only enqueues over a bridge needs no driver
     from awa_actors.store.pool import Session
 
-_Piece = tuple[Sequence[NewJob], str, tuple[Any, ...]]
+_Statement = tuple[Sequence[NewJob], str, tuple[Any, ...]]
 PIECE, SLICE = 2_000, 100
 """Jobs that are stored while the next ones are encoded, and that are encoded without letting others run."""
+
+
+@attrs.define(eq=False)
+class Pieces:
+    """Jobs as they are encoded, in pieces that are small enough for one statement each.
+
+    Args:
+        wanted: instances of args classes.
+        opts: of every one of them, without a unique key: unique jobs are inserted by one statement.
+        limit: most bytes of the args of each.
+    """
+
+    wanted: Sequence[Any]
+    opts: InsertOpts | None
+    limit: int
+    left: int = attrs.field(init=False)
+    _encoded: Iterator[NewJob] = attrs.field(init=False)
+    _over: list[NewJob] = attrs.field(init=False, factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.left = len(self.wanted)
+        self._encoded = admissions(self.wanted, self.opts, self.limit)
+
+    async def encode(self, between: Callable[[], None] | None = None) -> list[NewJob]:
+        """Encode the next piece: PIECE jobs and CHUNK_CHARACTERS of args at most, but at least one job.
+
+        Args:
+            between: what else there is to do whenever others may run.
+
+        Raises:
+            ValidationError, UsageError: as :func:`~awa_actors.store.insert.admit_many`.
+
+        Cancellation: nothing but encoded jobs is lost.
+        """
+        piece, self._over = self._over, []
+        room = CHUNK_CHARACTERS - characters(piece)
+        for number, job in enumerate(islice(self._encoded, PIECE - len(piece)), 1):
+            room -= len(job.args)
+            if room < 0 and piece:
+                self._over.append(job)
+                break
+            piece.append(job)
+            if number % SLICE == 0:
+                if between is not None:
+                    between()
+                await trio.lowlevel.checkpoint()
+        self.left -= len(piece)
+        return piece
 
 
 async def insert_jobs(session: Session, jobs: Sequence[NewJob]) -> list[InsertedJob]:
@@ -25,26 +75,24 @@ async def insert_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Inserted
     Raises:
         UniqueConflict: another job holds a key; nothing was inserted, and the transaction is as it was before.
     """
-    return inserted(jobs, await session.fetchrow(statement(jobs), *parameters(jobs)))
+    sql, values = call(jobs)
+    return inserted(jobs, await session.fetchrow(sql, *values))
 
 
-async def insert_many(
-    session: Session, wanted: Sequence[Any], opts: InsertOpts | None, limit: int
-) -> list[InsertedJob]:
-    """Encode and insert any number of jobs in the transaction that is open on the session, both at the same time.
+async def insert_many(session: Session, first: Sequence[NewJob], pieces: Pieces) -> list[InsertedJob]:
+    """Insert a piece in the transaction that is open on the session, and encode and insert what is left meanwhile.
 
     Args:
         session: in a transaction, which is to be rolled back when this raises.
-        wanted: instances of args classes.
-        opts: of every one of them, without a unique key: unique jobs are inserted by one statement.
-        limit: most bytes of the args of each.
+        first: the piece that was encoded first.
+        pieces: where it came from.
 
     Raises:
         ValidationError, UsageError: as :func:`~awa_actors.store.insert.admit_many`.
 
     Cancellation: as any statement.
     """
-    send, receive = trio.open_memory_channel[_Piece | Exception](1)
+    send, receive = trio.open_memory_channel[_Statement | Exception](1)
     answers: deque[tuple[Sequence[NewJob], Any]] = deque()
     done: list[InsertedJob] = []
 
@@ -53,16 +101,12 @@ async def insert_many(
             done.extend(inserted(*answers.popleft()))
 
     async def encode() -> None:
+        jobs = first
         async with send:
             try:
-                for first in range(0, len(wanted), PIECE):
-                    piece: list[NewJob] = []
-                    for start in range(first, min(first + PIECE, len(wanted)), SLICE):
-                        piece += admit_many(wanted[start : start + SLICE], opts, limit=limit, first=start)
-                        read_answers()
-                        await trio.lowlevel.checkpoint()
-                    for jobs in chunks(piece):
-                        await send.send((jobs, statement(jobs), parameters(jobs)))
+                while jobs:
+                    await send.send((jobs, *call(jobs)))
+                    jobs = await pieces.encode(read_answers) if pieces.left else []
             except Exception as error:  # what args do when they are encoded is theirs
                 await send.send(error)
 
@@ -70,10 +114,10 @@ async def insert_many(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(encode, name="encode jobs")
         try:
-            async for piece in receive:
-                if isinstance(piece, Exception):
-                    raise piece
-                jobs, sql, values = piece
+            async for made in receive:
+                if isinstance(made, Exception):
+                    raise made
+                jobs, sql, values = made
                 answers.append((jobs, await session.fetchrow(sql, *values)))
             read_answers()
         except Exception as error:  # bare, not in the group that a nursery would make of it

@@ -22,7 +22,7 @@ from awa_actors.store.follow_up_plan import (
     plan,
     read_declared,
 )
-from awa_actors.store.insert import NewJob, inserted, parameters, statement
+from awa_actors.store.insert import NewJob, call, inserted
 from awa_actors.store.pool import Session
 
 __all__ = [
@@ -90,7 +90,8 @@ async def insert(session: Session, jobs: Sequence[NewJob]) -> Callable[[], list[
         UniqueConflict: another job holds a key, and the options say that this is an error.
         StoreError, ValidationError: as for any insert.
     """
-    row = await session.fetchrow(statement(jobs), *parameters(jobs))
+    sql, values = call(jobs)
+    row = await session.fetchrow(sql, *values)
     if row[0] is None:
         inserted(jobs, row)  # raises what was refused
     return partial(inserted, jobs, row)

@@ -37,7 +37,8 @@ from awa_actors.jobs import (
 )
 from awa_actors.store.ambient_trace import ambient_trace
 
-# `text` is a name like any other and would be looked up on the caller's search_path; `smallint` is grammar.
+# Arrays that are long come as text. `text` is a name like any other and would be looked up on the caller's
+# search_path; `smallint` is grammar.
 _PARAMETERS = """$1::pg_catalog.text::pg_catalog.text[], $2::pg_catalog.text[], $3::pg_catalog.text[], $4::smallint[],
     $5::smallint[], $6::pg_catalog.text::pg_catalog.text[]"""
 INSERT_ONE = """
@@ -50,11 +51,18 @@ SELECT ids, inserted FROM awa.insert_jobs({_PARAMETERS})
 INSERT_JOBS_OR_CONFLICT = f"""
 SELECT ids, inserted, conflict, holder FROM awa.insert_jobs_or_conflict({_PARAMETERS})
 """
+_LISTED = {
+    sql: sql.replace("::pg_catalog.text::pg_catalog.text[]", "::pg_catalog.text[]")
+    for sql in (INSERT_JOBS, INSERT_JOBS_OR_CONFLICT)
+}
+"""The same with every array as such."""
 
 CHUNK_JOBS = 5_000
 """Jobs in one statement of a bulk insert that may take several: no statement runs for long."""
-CHUNK_CHARACTERS = 32 * 1024 * 1024
-"""Characters of JSON in it: bounds what a statement holds in memory on both sides."""
+CHUNK_CHARACTERS = 1024 * 1024
+"""Characters of args in it, unless one job has more: what a server holds of a statement without a file (work_mem)."""
+LONG_ARGS = 100
+"""Characters of args per job from which a driver writes an array for less than its text costs both sides."""
 STATEMENT_CHARACTERS = 256 * 1024 * 1024
 """Characters of JSON in a statement that cannot be split; Postgres takes less than a gigabyte in one value."""
 
@@ -197,30 +205,32 @@ def _admitted(
     )
 
 
-def admit_many(
-    jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: int = JSON_LIMIT, first: int = 0
-) -> list[NewJob]:
+def admit_many(jobs: Iterable[Any], opts: InsertOpts | None = None, *, limit: int = JSON_LIMIT) -> list[NewJob]:
     """Check and encode many jobs before anything is sent.
 
     Args:
         jobs: instances of args classes, not necessarily of one.
         opts: options of every one of them.
         limit: most bytes of the args of each.
-        first: the index of the first one among the caller's.
 
     Raises:
         ValidationError: as :func:`admit`; the path begins with the index of the culprit, e.g. ``$[3].user_id``.
         UsageError: not an iterable, or one of its items is not an instance of an args class.
     """
-    admitted, trace = [], ambient_trace()
-    for index, args in enumerate(all_of(jobs), first):
+    return list(admissions(jobs, opts, limit))
+
+
+def admissions(jobs: Iterable[Any], opts: InsertOpts | None, limit: int) -> Iterator[NewJob]:
+    """Check and encode jobs one by one, as :func:`admit_many` does it for all, which says what this raises."""
+    trace = ambient_trace()
+    for index, args in enumerate(all_of(jobs)):
         try:
-            admitted.append(_admit(args, opts, limit, None, OnConflict.RAISE, trace))
+            job = _admit(args, opts, limit, None, OnConflict.RAISE, trace)
         except ValidationError as error:
             raise ValidationError(error.reason, f"$[{index}]{(error.path or '$')[1:]}") from None
         except UsageError as error:
             raise UsageError(f"job {index}: {error}") from None
-    return admitted
+        yield job
 
 
 def all_of(jobs: Iterable[Any]) -> Sequence[Any]:
@@ -301,20 +311,44 @@ def statement(jobs: Sequence[NewJob]) -> str:
     return INSERT_JOBS_OR_CONFLICT if raises else INSERT_JOBS
 
 
-def _alone(jobs: Sequence[NewJob]) -> bool:
-    return len(jobs) == 1 and jobs[0].on_conflict is not OnConflict.RAISE
+def call(jobs: Sequence[NewJob]) -> tuple[str, tuple[Any, ...]]:
+    """Give the jobs' statement and its parameters for the driver of this runtime, which writes arrays in binary form.
 
-
-def parameters(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
-    """Give the arguments of the jobs' statement. What all jobs share is sent once.
-
-    Shape: six values; for many jobs six arrays, args one per job, the others one per job or a single value for all.
-    Options are None when no job has any. The two of them that are long are arrays written as text.
+    It asks of each element of a list whether it is a list itself: a text costs less where args are short. Where they
+    are long, to quote them costs the client more than that, and to read them costs the server most.
 
     Raises:
         UsageError: too much for one statement.
     """
-    size = sum(len(job.args) for job in jobs)
+    sql = statement(jobs)
+    if sql is INSERT_ONE or characters(jobs) < LONG_ARGS * len(jobs):
+        return sql, parameters(jobs)
+    return _LISTED[sql], parameters(jobs, list)
+
+
+def characters(jobs: Sequence[NewJob]) -> int:
+    """Give the characters of all args, without a call of Python's for each job."""
+    return sum(map(len, [job.args for job in jobs]))
+
+
+def _alone(jobs: Sequence[NewJob]) -> bool:
+    return len(jobs) == 1 and jobs[0].on_conflict is not OnConflict.RAISE
+
+
+def parameters(jobs: Sequence[NewJob], write: Callable[[Iterable[str]], Any] | None = None) -> tuple[Any, ...]:
+    """Give the arguments of the jobs' statement. What all jobs share is sent once.
+
+    Args:
+        jobs: of one statement.
+        write: what makes an array of the two that are long, for a statement that takes it; else they are texts.
+
+    Shape: six values; for many jobs six arrays, args one per job, the others one per job or a single value for all.
+    Options are None when no job has any.
+
+    Raises:
+        UsageError: too much for one statement.
+    """
+    size = characters(jobs)
     if size > STATEMENT_CHARACTERS:
         raise UsageError(
             f"{len(jobs):,} jobs with {size:,} characters of args are too much for one statement"
@@ -322,18 +356,19 @@ def parameters(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
         )
     if _alone(jobs):
         return jobs[0][:6]
+    write = write or _array
     return (
-        _array([job.args for job in jobs]),
+        write([job.args for job in jobs]),
         _shared([job.kind for job in jobs]),
         _shared([job.queue for job in jobs]),
         _shared([job.priority for job in jobs]),
         _shared([job.max_attempts for job in jobs]),
-        _array([job.options or "{}" for job in jobs]) if any(job.options for job in jobs) else None,
+        write([job.options or "{}" for job in jobs]) if any(job.options for job in jobs) else None,
     )
 
 
 def _array(texts: Iterable[str]) -> str:
-    """Write an array as text: drivers look at every element of a list before they send it."""
+    """Write an array as text: the one form that no driver looks at, element by element, before it sends it."""
     quoted = ['"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
     return f"{{{','.join(quoted)}}}"
 

@@ -1,5 +1,6 @@
 """Many jobs at once: in their order, all or none, and beside others who do the same."""
 
+import datetime as dt
 from typing import Any, ClassVar
 
 import attrs
@@ -9,7 +10,7 @@ import trio.testing
 
 import awa_actors as awa
 from awa_actors.config import DatabaseSettings
-from awa_actors.store import insert
+from awa_actors.store import bulk, insert
 
 LIMIT = 10.0
 
@@ -23,6 +24,10 @@ class Signup:
 @attrs.frozen
 class SendWelcome:
     to: str
+
+
+def large_jobs(count: int) -> list[Signup]:
+    return [Signup(user_id=f"{n:02}" + "x" * 100_000) for n in range(count)]
 
 
 UNIQUE = awa.InsertOpts(unique=awa.UniqueOpts())
@@ -79,7 +84,7 @@ async def test_one_bad_job_among_ten_thousand_is_named_and_nothing_is_written(da
 async def test_a_refusal_in_a_late_statement_takes_the_earlier_ones_with_it(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(insert, "CHUNK_JOBS", 10)
+    monkeypatch.setattr(bulk, "PIECE", 10)
     async with awa.open_client(database) as client:
         async with client.transaction() as tx:
             await tx.execute("""ALTER TABLE awa_queue.bodies ADD CONSTRAINT no_95 CHECK (args <> '{"user_id": 95}')""")
@@ -87,6 +92,45 @@ async def test_a_refusal_in_a_late_statement_takes_the_earlier_ones_with_it(
             await client.insert_many([Signup(user_id=n) for n in range(100)])
         assert await nothing_is_stored(client)
         assert len(await client.insert_many([Signup(user_id=n) for n in range(95)])) == 95
+
+
+async def test_one_bad_job_after_many_large_ones_leaves_nothing(database: str) -> None:
+    jobs = [*large_jobs(40), Signup(user_id="a\x00b")]
+    async with awa.open_client(database) as client:
+        with pytest.raises(awa.ValidationError) as raised:
+            await client.insert_many(jobs)
+        assert raised.value.path == "$[40].user_id"
+        assert await nothing_is_stored(client)
+        done = await client.insert_many(jobs[:40])
+        assert [(await client.admin.job(job.id)).args["user_id"][:2] for job in done] == [f"{n:02}" for n in range(40)]
+
+
+async def test_no_more_than_three_statements_of_large_args_are_held_at_a_time() -> None:
+    class Stuck:
+        sent: ClassVar[list[list[str]]] = []
+
+        async def fetchrow(self, sql: str, *values: Any) -> Any:
+            self.sent.append(values[0])
+            await trio.sleep_forever()
+
+    stuck: Any = Stuck()
+    pieces = bulk.Pieces(large_jobs(100), None, 1_000_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bulk.insert_many, stuck, await pieces.encode(), pieces)
+        await trio.testing.wait_all_tasks_blocked()
+        # One is being stored, one waits for its turn, one waits for the room to wait in.
+        assert [sum(map(len, args)) <= insert.CHUNK_CHARACTERS for args in Stuck.sent] == [True]
+        assert 100 - pieces.left == 3 * len(Stuck.sent[0]) == 30
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("opts", [None, awa.InsertOpts(tags=["a"]), awa.InsertOpts(run_at=dt.timedelta(1)), UNIQUE])
+async def test_the_server_writes_no_file_for_large_args(database: str, opts: awa.InsertOpts | None) -> None:
+    jobs = insert.admit_many(large_jobs(40), opts)
+    async with awa.open_client(database) as client, client.pool.acquire() as session, session.transaction():
+        await session.execute("SET LOCAL work_mem = '1MB'")
+        await session.execute("SET LOCAL temp_file_limit = 0")
+        assert len(await bulk.insert_jobs(session, jobs)) == 40
 
 
 async def test_a_conflict_in_a_batch_leaves_nothing_of_it(database: str) -> None:
@@ -182,8 +226,24 @@ async def test_what_args_raise_while_they_are_encoded_comes_out_bare(database: s
         assert await nothing_is_stored(client)
 
 
-async def test_awkward_args_come_back_as_they_were(database: str) -> None:
-    texts = ["", "\\", '"', "\\N", "{}", "{a,b}", "NULL", "a\tb\nc\rd", "ü€𝄞", "\x7f\x01", "x" * 5_000, "\\\\t", '\\"']
+@pytest.mark.parametrize("longest", [0, 5_000])
+async def test_awkward_args_come_back_as_they_were(database: str, longest: int) -> None:
+    # Short args are sent in another form than long ones.
+    texts = [
+        "",
+        "\\",
+        '"',
+        "\\N",
+        "{}",
+        "{a,b}",
+        "NULL",
+        "a\tb\nc\rd",
+        "ü€𝄞",
+        "\x7f\x01",
+        "x" * longest,
+        "\\\\t",
+        '\\"',
+    ]
     async with awa.open_client(database) as client:
         done = await client.insert_many([Signup(user_id=text) for text in texts])
         found = [(await client.admin.job(job.id)).args["user_id"] for job in done]

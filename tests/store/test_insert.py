@@ -13,6 +13,7 @@ import awa_actors as awa
 from awa_actors.core.unique import unique_key
 from awa_actors.errors import UsageError, ValidationError
 from awa_actors.store.insert import (
+    CHUNK_CHARACTERS,
     CHUNK_JOBS,
     INSERT_JOBS,
     INSERT_JOBS_OR_CONFLICT,
@@ -20,6 +21,7 @@ from awa_actors.store.insert import (
     NewJob,
     admit,
     admit_many,
+    call,
     chunks,
     inserted,
     parameters,
@@ -270,6 +272,17 @@ def test_what_all_jobs_share_is_sent_once() -> None:
     )
 
 
+def test_long_args_go_to_the_runtimes_driver_as_lists_and_short_ones_as_text() -> None:
+    short, long = [admit(Signup(user_id=1))] * 2, [admit(Signup(user_id="x" * 200))] * 2
+    assert call(short) == (INSERT_JOBS, parameters(short))
+    sql, values = call(long)
+    assert sql == INSERT_JOBS.replace("::pg_catalog.text::", "::")
+    assert values == ([job.args for job in long], *parameters(long)[1:])
+    assert call([admit(Signup(user_id=n), unique()) for n in (1, 2)])[0] == INSERT_JOBS_OR_CONFLICT
+    assert "insert_jobs_or_conflict($1::pg_catalog.text[]," in call([*long, admit(Signup(), unique())])[0]
+    assert call(long[:1]) == (INSERT_ONE, parameters(long[:1]))
+
+
 def test_big_batches_take_several_statements_but_unique_jobs_stay_together() -> None:
     plain = [admit(Signup())] * (2 * CHUNK_JOBS + 1)
     assert [len(chunk) for chunk in chunks(plain)] == [CHUNK_JOBS, CHUNK_JOBS, 1]
@@ -278,8 +291,11 @@ def test_big_batches_take_several_statements_but_unique_jobs_stay_together() -> 
 
 
 def test_statements_are_bounded_by_size_too() -> None:
+    large = admit(Signup(user_id="x" * 100_000))
+    assert [len(chunk) for chunk in chunks([large] * 25)] == [10, 10, 5]
+    huge = admit(Signup(user_id="x" * 2 * CHUNK_CHARACTERS), limit=10 * CHUNK_CHARACTERS)
+    assert [len(chunk) for chunk in chunks([huge, huge, large, huge])] == [1, 1, 1, 1]
     large = admit(Signup(user_id="x" * 1_000_000))
-    assert [len(chunk) for chunk in chunks([large] * 70)] == [33, 33, 4]
     with pytest.raises(
         UsageError, match=r"^300 jobs with 300,\d+,\d+ characters .* in several calls of one transaction"
     ):

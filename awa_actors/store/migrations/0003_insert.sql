@@ -92,15 +92,16 @@ BEGIN
         RETURN;
     END IF;
     PERFORM awa_queue.check_limits(p_kinds, p_queues, p_priorities, p_max_attempts);
+    -- Args are looked up where they are stored: whatever a scan of their array or the common table holds beyond work_mem goes to a file.
     WITH job AS MATERIALIZED (
-        SELECT nextval('awa.job_id_seq') AS job_id, t.args::jsonb AS args, coalesce(t.kind, p_kinds[1]) AS kind,
-               coalesce(t.queue, p_queues[1]) AS queue, coalesce(t.priority, p_priorities[1]) AS priority,
-               coalesce(t.max_attempts, p_max_attempts[1]) AS max_attempts,
-               nullif(t.opt -> 'metadata', 'null'::jsonb) AS metadata
-        FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, v_opts) AS t (args, kind, queue, priority, max_attempts, opt)
+        SELECT nextval('awa.job_id_seq') AS job_id, i, coalesce(p_queues[i], p_queues[1]) AS queue,
+               coalesce(p_priorities[i], p_priorities[1]) AS priority
+        FROM generate_series(1, cardinality(p_args)) i
     ), bodied AS (
         INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, metadata)
-        SELECT v_slot, j.priority, j.max_attempts, 0, j.job_id, v_now, j.kind, j.queue, j.args, j.metadata FROM job j
+        SELECT v_slot, j.priority, coalesce(p_max_attempts[j.i], p_max_attempts[1]), 0, j.job_id, v_now,
+               coalesce(p_kinds[j.i], p_kinds[1]), j.queue, p_args[j.i]::jsonb, nullif(v_opts[j.i] -> 'metadata', 'null'::jsonb)
+        FROM job j
     ), readied AS (
         INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
         SELECT v_rslot, j.priority, 0, v_slot, 0, j.job_id, j.job_id, 0, v_now, j.queue FROM job j
@@ -167,20 +168,21 @@ DECLARE
     v_name   text;
     v_first  timestamptz;
 BEGIN
-    SELECT array_agg(ROW(t.ord, nextval('awa.job_id_seq'), coalesce(t.kind, p_kinds[1]), n.queue, t.args::jsonb,
-                         coalesce(t.priority, p_priorities[1]), coalesce(t.max_attempts, p_max_attempts[1]),
+    -- Without the args, which would be copied with every look at the jobs, where they are stored from p_args.
+    SELECT array_agg(ROW(ord, nextval('awa.job_id_seq'), coalesce(p_kinds[ord], p_kinds[1]), n.queue,
+                         CASE WHEN p_canonical THEN p_args[ord]::jsonb END,
+                         coalesce(p_priorities[ord], p_priorities[1]), coalesce(p_max_attempts[ord], p_max_attempts[1]),
                          awa_queue.choose_shard(n.queue, decode(o.opt ->> 'ordering_key', 'hex')),
                          CASE WHEN o.opt ? 'run_at' THEN (o.opt ->> 'run_at')::timestamptz
                               WHEN o.opt ? 'delay' THEN v_now + make_interval(secs => (o.opt ->> 'delay')::float8) END,
                          (o.opt ->> 'deadline_ms')::bigint, nullif(o.opt -> 'metadata', 'null'::jsonb),
                          CASE WHEN o.opt ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text(o.opt -> 'tags')) END,
                          decode(o.opt ->> 'unique_key', 'hex'), (o.opt ->> 'unique_states')::bit(8),
-                         coalesce(o.opt ->> 'on_conflict', 'raise'), true)::awa_queue.new_job ORDER BY t.ord)
+                         coalesce(o.opt ->> 'on_conflict', 'raise'), true)::awa_queue.new_job ORDER BY ord)
     INTO v_jobs
-    FROM unnest(p_args, p_kinds, p_queues, p_priorities, p_max_attempts, p_opts)
-         WITH ORDINALITY AS t (args, kind, queue, priority, max_attempts, opt, ord)
-    CROSS JOIN LATERAL (SELECT t.opt::jsonb AS opt) o
-    CROSS JOIN LATERAL (SELECT coalesce(t.queue, p_queues[1]) AS queue) n;
+    FROM generate_series(1, cardinality(p_args)) ord
+    CROSS JOIN LATERAL (SELECT p_opts[ord]::jsonb AS opt) o
+    CROSS JOIN LATERAL (SELECT coalesce(p_queues[ord], p_queues[1]) AS queue) n;
 
     PERFORM awa_queue.check_limits(p_kinds, p_queues, p_priorities, p_max_attempts);
     IF EXISTS (SELECT FROM unnest(v_jobs) j
@@ -216,14 +218,14 @@ BEGIN
         bodied AS (
             INSERT INTO awa_queue.bodies (slot, priority, max_attempts, shard, job_id, created_at, kind, queue, args, deadline_ms,
                                           metadata, tags, unique_key, unique_states)
-            SELECT v_slot, j.priority, j.max_attempts, j.shard, j.job_id, v_now, j.kind, j.queue, j.args, j.deadline_ms,
+            SELECT v_slot, j.priority, j.max_attempts, j.shard, j.job_id, v_now, j.kind, j.queue, p_args[j.ord]::jsonb, j.deadline_ms,
                    j.metadata, j.tags, j.unique_key, j.unique_states FROM job j)
         INSERT INTO awa_queue.ready (rslot, priority, shard, slot, attempt, pos, job_id, run_lease, ready_at, queue)
         SELECT v_rslot, j.priority, j.shard, v_slot, 0, j.job_id, j.job_id, 0, v_now, j.queue FROM job j;
 
         INSERT INTO awa_queue.deferred_jobs (job_id, kind, queue, state, args, priority, max_attempts, shard, run_at, created_at,
                                              deadline_ms, metadata, tags, unique_key, unique_states)
-        SELECT j.job_id, j.kind, j.queue, 'scheduled', j.args, j.priority, j.max_attempts, j.shard, j.run_at, v_now,
+        SELECT j.job_id, j.kind, j.queue, 'scheduled', p_args[j.ord]::jsonb, j.priority, j.max_attempts, j.shard, j.run_at, v_now,
                j.deadline_ms, j.metadata, j.tags, j.unique_key, j.unique_states
         FROM unnest(v_jobs) j WHERE j.inserted AND j.run_at IS NOT NULL;
     END IF;
