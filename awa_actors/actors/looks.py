@@ -8,6 +8,8 @@ LAG = 0.25
 """Seconds by which a claimer that keeps up starts behind the place it has come to: what commits late is there."""
 SHARE = 0.05
 """Of a claimer's time, at most, for looks from the beginning."""
+LONGEST = 5.0
+"""Seconds at most from one of them to the next: one may have been slow for reasons of the network's or the server's."""
 
 
 @attrs.define(eq=False)
@@ -43,7 +45,7 @@ class Looks:
     def came(self, found: list[int], *, is_full: bool, now: float) -> None:
         """Note what the claim found: its positions by lane (none: it found nothing), and whether there may be more."""
         if not any(self._hints):
-            self._next_full = now + max(LAG, (now - self._began) / SHARE)
+            self._next_full = now + min(max(LAG, (now - self._began) / SHARE), LONGEST)
         if found:
             known = self._newest if len(self._newest) == len(found) else [0] * len(found)
             self._newest = [place or before for place, before in zip(found, known, strict=True)]

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from awa_actors.actors.looks import LAG, SHARE, Looks
+from awa_actors.actors.looks import LAG, LONGEST, SHARE, Looks
 
 
 def claim(looks: Looks, now: float, found: list[int], *, is_full: bool = False, took: float = 0.001) -> list[int]:
@@ -39,9 +39,9 @@ def test_one_that_keeps_up_starts_where_it_was_a_moment_ago() -> None:
 def test_looks_from_the_beginning_take_a_bounded_share_of_the_time() -> None:
     looks, now, costly = Looks(), 0.0, 0.0
     while now < 60.0:
-        took = 0.001 if any(looks.start(now)) else 0.4
+        took = 0.001 if any(looks.start(now)) else 0.2
         now += took
-        if took == 0.4 and now > 1.0:  # the first ones know no place to start from
+        if took == 0.2 and now > 1.0:  # the first ones know no place to start from
             costly += took
         looks.came([0, 3, 0, 0], is_full=False, now=now)
         now += 0.005
@@ -55,6 +55,13 @@ def test_what_lies_behind_the_start_waits_until_the_next_look_from_the_beginning
     assert 0 < looks.wait(0.101) <= LAG
     assert claim(looks, 0.101 + looks.wait(0.101), []) == []
     assert looks.wait(0.4) == math.inf
+
+
+def test_a_look_that_took_long_for_another_reason_does_not_put_off_the_next_one_for_long() -> None:
+    looks = Looks()
+    claim(looks, 0.0, [0, 7, 0, 0], is_full=True, took=60.0)
+    assert claim(looks, 61.0, [0, 9, 0, 0]) == [0, 7, 0, 0]
+    assert looks.wait(61.0) <= LONGEST
 
 
 def test_a_lane_in_which_nothing_was_found_keeps_its_place() -> None:
@@ -74,7 +81,7 @@ def test_nothing_is_skipped_for_longer_than_was_promised(turns: list[tuple[float
     for pause, took, finds, is_full in turns:
         now += min(pause, looks.wait(now))
         if not any(looks.start(now)):
-            due = now + took + max(LAG, took / SHARE)
+            due = now + took + min(max(LAG, took / SHARE), LONGEST)
         else:
             assert now < due
         now += took
