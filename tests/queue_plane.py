@@ -19,11 +19,11 @@ ROOM = 8_388_608
 
 CLAIM = (
     "CALL awa_queue.claim(%s, %s, %s, %s, %s, %s, %s::bigint[],"
-    " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+    " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
 )
 CLAIM_PLANES = (
     "CALL awa.claim_planes(%s, %s, %s, %s, %s, %s, %s::bigint[], %s,"
-    " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+    " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
 )
 COLUMNS = {
     "job_ids": "job_id",

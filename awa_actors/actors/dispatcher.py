@@ -251,7 +251,7 @@ class Dispatcher:
                 self.runner.start(claimed, taken, self.queue, self._done)
             else:
                 self._ahead.append((claimed, taken))
-        self._looks.came(taken.hints, is_full=taken.is_full, now=now)
+        self._looks.came(taken.hints, is_full=taken.is_full, looked=taken.looked, now=now)
         return len(taken.attempts), taken.is_full
 
     async def _sleep_is_marked(self) -> bool:

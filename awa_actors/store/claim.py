@@ -13,9 +13,9 @@ from awa_actors.store.pool import Session
 from awa_actors.store.trace import Log, step, watched
 
 # The call commits before it answers: a client that stops reading holds a lease, never an open transaction.
-CLAIM = f"CALL awa_queue.claim($1, $2, $3, $4, $5, $6, $7, {', '.join(['NULL'] * 14)})"
+CLAIM = f"CALL awa_queue.claim($1, $2, $3, $4, $5, $6, $7, {', '.join(['NULL'] * 15)})"
 # While jobs may be left in the canonical plane: those first; then ($8) the queue plane for the rest.
-CLAIM_PLANES = f"CALL awa.claim_planes($1, $2, $3, $4, $5, $6, $7, $8, {', '.join(['NULL'] * 14)})"
+CLAIM_PLANES = f"CALL awa.claim_planes($1, $2, $3, $4, $5, $6, $7, $8, {', '.join(['NULL'] * 15)})"
 
 
 ENDED_AT_CLAIM = ("duplicate", "postpone")
@@ -46,13 +46,15 @@ class Claimed(NamedTuple):
 class Claim:
     """What one claim brought to an instance. `hints` say where this claimer last found work in each lane.
 
-    `is_full`: as many jobs or bytes as were asked for, so that there may be more.
+    `is_full`: as many jobs or bytes as were asked for, so that there may be more. `looked`: seconds that the server
+    took to find the heads of the lanes.
     """
 
     attempts: list[Claimed]
     hints: list[int]
     claimed_at: dt.datetime | None = None
     is_full: bool = False
+    looked: float = 0.0
     instance: uuid.UUID = attrs.field(kw_only=True)
 
 
@@ -97,8 +99,9 @@ async def claim(
 
 def claim_of(session: Session, row: Any, instance: uuid.UUID, limit: int = 1, max_bytes: int = 1) -> Claim:
     """Read what a claim of the server gave, and note it in the log of the run."""
+    looked = 0.0 if row is None else (row["looked_ms"] or 0.0) / 1000
     if row is None or row["job_ids"] is None:
-        return Claim([], [], instance=instance)
+        return Claim([], [], looked=looked, instance=instance)
     if session.log is not None:
         _trace(session.log, row, instance)
     columns = (
@@ -111,6 +114,7 @@ def claim_of(session: Session, row: Any, instance: uuid.UUID, limit: int = 1, ma
         row["hints"] or [],
         row["claimed_at"],
         len(row["job_ids"]) >= limit or _bytes_of(row["args"], row["extras"], max_bytes) >= max_bytes,
+        looked,
         instance=instance,
     )
 

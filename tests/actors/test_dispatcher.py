@@ -13,7 +13,7 @@ from at_work import LIMIT
 
 from awa_actors.actors import dispatcher as module
 from awa_actors.actors.dispatcher import Dispatcher
-from awa_actors.actors.looks import LAG
+from awa_actors.actors.looks import LAG, SHARE
 from awa_actors.config import QueueConfig
 from awa_actors.errors import TransientStoreError, ValidationError
 from awa_actors.store.claim import Claim, Claimed
@@ -28,6 +28,7 @@ class Store:
     claims: int = 0
     most: int = 1000
     hints: list[int] = attrs.field(factory=list)
+    looked: float = 0.0
     asked: list[list[int]] = attrs.field(factory=list)
     settled: list[int] = attrs.field(factory=list)
     leased: list[tuple[int, int]] = attrs.field(factory=list)
@@ -42,7 +43,7 @@ class Store:
         taken, self.jobs = self.jobs[:full], self.jobs[full:]
         now = dt.datetime.now(dt.UTC)
         rows = [Claimed(n, 1, 0, 1, 25, 2, "work", "{}", now, None, None, None) for n in taken]
-        return Claim(rows, self.hints, now, len(rows) == full, instance=instance)
+        return Claim(rows, self.hints, now, len(rows) == full, self.looked, instance=instance)
 
     async def held(self, session: Any, instance: uuid.UUID, queue: str) -> list[tuple[int, int]]:
         await trio.lowlevel.checkpoint()
@@ -151,7 +152,7 @@ async def test_one_look_finds_a_lone_job(store: Store, crew: Crew, nursery: trio
 async def test_what_lies_behind_the_start_of_a_claim_is_found_soon_however_rarely_the_queue_is_polled(
     store: Store, crew: Crew, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    store.jobs, store.most, store.hints = list(range(4)), 2, [0, 7, 0, 0]
+    store.jobs, store.most, store.hints, store.looked = list(range(4)), 2, [0, 7, 0, 0], LAG * SHARE
     dispatcher = dispatching(crew, 10)
     await nursery.start(dispatcher.run)
     await trio.sleep(LAG / 2)

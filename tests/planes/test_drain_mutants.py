@@ -43,7 +43,7 @@ SEEDS = [
 
 CLAIM_LOST = (
     "CALL awa.claim_planes('lost', 100, 1000000, %s, 0, NULL, NULL, false"
-    ", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+    ", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
 )
 
 

@@ -30,7 +30,7 @@ async def main() -> None:
 
 asyncio.run(main())
 """
-CLAIM = f"CALL awa_queue.claim('default', 100, 100000000, $1, 0, NULL, NULL{', NULL' * 14})"
+CLAIM = f"CALL awa_queue.claim('default', 100, 100000000, $1, 0, NULL, NULL{', NULL' * 15})"
 CLAIM_IN_A_FUNCTION = "SELECT awa_queue.take('default', 100, 100000000, $1, 0, NULL, NULL)"
 LARGE = '{"a": "' + "x" * 102_400 + '"}'
 

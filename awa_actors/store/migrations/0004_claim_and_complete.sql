@@ -14,7 +14,7 @@ $$;
 CREATE TYPE awa_queue.claim_batch AS (
     job_ids bigint[], run_leases bigint[], lslots smallint[], attempts smallint[], max_attempts smallint[],
     priorities smallint[], kinds text[], args text[], created_at timestamptz[], run_at timestamptz[],
-    deadline_at timestamptz[], extras text[], hints bigint[], claimed_at timestamptz);
+    deadline_at timestamptz[], extras text[], hints bigint[], claimed_at timestamptz, looked_ms float8);
 
 -- Which failures are the row's own, so that it is to be isolated: bad data, constraints, limits, a body that is missing or cannot be
 -- read. Everything else (locks, resources, rights, a server that goes down) says nothing about the row: the whole call fails.
@@ -173,7 +173,7 @@ END $$;
 
 -- Claim up to p_n jobs: look at the head of each lane, order lanes by effective priority and age, take from the best until full.
 -- p_hints: per lane the position where this claimer last found work; empty to look from the beginning. Wrong hints cost time,
--- never jobs. What a lane cannot give as a batch it gives row by row.
+-- never jobs. looked_ms: what it took to find the heads, which tells a claimer when a look from the beginning is dear. What a lane cannot give as a batch it gives row by row.
 CREATE FUNCTION awa_queue.take(
     p_queue text, p_n integer, p_bytes bigint, p_instance uuid, p_aging float8, p_deadline_ms bigint, p_hints bigint[]
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
@@ -193,6 +193,8 @@ DECLARE
     v_bytes    bigint := p_bytes;
     v_lane     record;
     v_large    boolean := false;
+    v_began    timestamptz;
+    v_looked   interval;
     v_from     bigint;
     v_size     bigint;
     v_n        integer;
@@ -224,6 +226,7 @@ BEGIN
     p_deadline_ms := nullif(coalesce(v_deadline, p_deadline_ms), 0);
     -- Always whole: to assign to an element of an empty array would make it the first one that drivers see.
     v_hints := (coalesce(p_hints, '{}') || array_fill(0::bigint, ARRAY[4 * v_shards]))[1:4 * v_shards];
+    v_began := clock_timestamp();
     FOR v_lane IN
         SELECT l.*, head.*
         FROM (SELECT h.place, coalesce(h.start, 0) AS start, ((h.place - 1) / v_shards + 1)::smallint AS priority,
@@ -239,6 +242,7 @@ BEGIN
                       THEN greatest(1, l.priority - floor(extract(epoch FROM v_now - head.ready_at)::float8 / p_aging))
                       ELSE l.priority END, head.ready_at, l.priority
     LOOP
+        v_looked := coalesce(v_looked, clock_timestamp() - v_began);
         v_from := v_lane.start;
         v_size := NULL;
         LOOP
@@ -279,6 +283,7 @@ BEGIN
         EXIT WHEN v_left <= 0 OR v_bytes <= 0;
     END LOOP;
     v_all.hints := v_hints;
+    v_all.looked_ms := 1000 * extract(epoch FROM coalesce(v_looked, clock_timestamp() - v_began));
     -- Every step copies what it hands on: large texts are read at the end, when all that is left is to send them.
     IF v_large THEN
         SELECT array_agg(coalesce(b.text, '') ORDER BY t.place), count(b.text) INTO v_all.args, v_n
@@ -297,7 +302,7 @@ SET search_path = pg_catalog AS $$
     SELECT ROW(a.job_ids || b.job_ids, a.run_leases || b.run_leases, a.lslots || b.lslots, a.attempts || b.attempts,
                a.max_attempts || b.max_attempts, a.priorities || b.priorities, a.kinds || b.kinds, a.args || b.args,
                a.created_at || b.created_at, a.run_at || b.run_at, a.deadline_at || b.deadline_at, a.extras || b.extras,
-               b.hints, a.claimed_at)::awa_queue.claim_batch
+               b.hints, a.claimed_at, b.looked_ms)::awa_queue.claim_batch
 $$;
 
 -- One row at a time, each in its own subtransaction: what cannot be claimed is recorded as failed, the rest is claimed.
@@ -345,7 +350,7 @@ CREATE PROCEDURE awa_queue.claim(
     p_queue text, p_n integer, p_bytes bigint, p_instance uuid, p_aging float8, p_deadline_ms bigint, p_hints bigint[],
     OUT job_ids bigint[], OUT run_leases bigint[], OUT lslots smallint[], OUT attempts smallint[], OUT max_attempts smallint[],
     OUT priorities smallint[], OUT kinds text[], OUT args text[], OUT created_at timestamptz[], OUT run_at timestamptz[],
-    OUT deadline_at timestamptz[], OUT extras text[], OUT hints bigint[], OUT claimed_at timestamptz
+    OUT deadline_at timestamptz[], OUT extras text[], OUT hints bigint[], OUT claimed_at timestamptz, OUT looked_ms float8
 ) LANGUAGE plpgsql AS $$
 DECLARE v awa_queue.claim_batch;
 BEGIN
@@ -357,7 +362,7 @@ BEGIN
     COMMIT;
     job_ids := v.job_ids; run_leases := v.run_leases; lslots := v.lslots; attempts := v.attempts; max_attempts := v.max_attempts;
     priorities := v.priorities; kinds := v.kinds; args := v.args; created_at := v.created_at; run_at := v.run_at;
-    deadline_at := v.deadline_at; extras := v.extras; hints := v.hints; claimed_at := v.claimed_at;
+    deadline_at := v.deadline_at; extras := v.extras; hints := v.hints; claimed_at := v.claimed_at; looked_ms := v.looked_ms;
 END $$;
 
 -- Complete live attempts, guarded by (job_id, run_lease, instance). Gives the ids that were completed; the rest are stale.

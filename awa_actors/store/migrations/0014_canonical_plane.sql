@@ -198,7 +198,7 @@ CREATE PROCEDURE awa.claim_planes(
     p_queue text, p_n integer, p_bytes bigint, p_instance uuid, p_aging float8, p_deadline_ms bigint, p_hints bigint[], p_both boolean,
     OUT job_ids bigint[], OUT run_leases bigint[], OUT lslots smallint[], OUT attempts smallint[], OUT max_attempts smallint[],
     OUT priorities smallint[], OUT kinds text[], OUT args text[], OUT created_at timestamptz[], OUT run_at timestamptz[],
-    OUT deadline_at timestamptz[], OUT extras text[], OUT hints bigint[], OUT claimed_at timestamptz
+    OUT deadline_at timestamptz[], OUT extras text[], OUT hints bigint[], OUT claimed_at timestamptz, OUT looked_ms float8
 ) LANGUAGE plpgsql AS $$
 DECLARE v awa_queue.claim_batch; v_rest awa_queue.claim_batch; v_left integer; v_bytes bigint;
 BEGIN
@@ -216,7 +216,7 @@ BEGIN
     COMMIT;
     job_ids := v.job_ids; run_leases := v.run_leases; lslots := v.lslots; attempts := v.attempts; max_attempts := v.max_attempts;
     priorities := v.priorities; kinds := v.kinds; args := v.args; created_at := v.created_at; run_at := v.run_at;
-    deadline_at := v.deadline_at; extras := v.extras; hints := v.hints; claimed_at := v.claimed_at;
+    deadline_at := v.deadline_at; extras := v.extras; hints := v.hints; claimed_at := v.claimed_at; looked_ms := v.looked_ms;
 END $$;
 
 -- Complete canonical attempts of p_instance where they stand: history of this plane stays here until its retention is over. Their
