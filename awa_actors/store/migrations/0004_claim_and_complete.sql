@@ -173,7 +173,8 @@ END $$;
 
 -- Claim up to p_n jobs: look at the head of each lane, order lanes by effective priority and age, take from the best until full.
 -- p_hints: per lane the position where this claimer last found work; empty to look from the beginning. Wrong hints cost time,
--- never jobs. looked_ms: what it took to find the heads, which tells a claimer when a look from the beginning is dear. What a lane cannot give as a batch it gives row by row.
+-- never jobs. looked_ms: what it took to find the heads, which tells a claimer when a look from the beginning is dear.
+-- A job that is alone in its lane is taken by itself; what a lane cannot give as a batch it gives row by row.
 CREATE FUNCTION awa_queue.take(
     p_queue text, p_n integer, p_bytes bigint, p_instance uuid, p_aging float8, p_deadline_ms bigint, p_hints bigint[]
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
