@@ -9,6 +9,7 @@ ELECTIONS = "model/test_leadership_refinement.py"
 TABLE = "model/test_outcome_table.py"
 RULES = "model/test_rules.py"
 REPLAY = "model/test_real_runs.py"
+CLAIMS = "tests/store/test_claim.py"
 
 
 @attrs.frozen
@@ -76,7 +77,7 @@ MUTANTS = (
         CLAIM,
         "c.ctid = p_at FOR UPDATE SKIP LOCKED",
         "c.ctid = p_at FOR UPDATE",
-        "tests/store/test_claim.py -k another_session_holds",
+        f"{CLAIMS}::test_a_claim_of_one_passes_over_a_job_that_another_session_holds",
     ),
     Mutant(
         "a claim moves run_lease on",

@@ -45,12 +45,14 @@ END $$;
 -- Shape: ready rows out, leases in; the bodies stay where they are. Returns the batch, its hints being the last position and the size.
 CREATE FUNCTION awa_queue.take_lane(
     p_queue text, p_priority smallint, p_shard smallint, p_from bigint, p_n integer, p_bytes bigint, p_instance uuid,
-    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz, p_low smallint, p_high smallint, p_texts boolean
+    p_deadline_ms bigint, p_lslot smallint, p_low smallint, p_high smallint, p_texts boolean
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE v awa_queue.claim_batch; v_last bigint; v_size bigint; v_bodied bigint; v_regain boolean;
 BEGIN
-    WITH candidate AS MATERIALIZED (
+    WITH moment AS MATERIALIZED (
+        SELECT clock_timestamp() AS now -- after the snapshot: what is claimed is older
+    ), candidate AS MATERIALIZED (
         SELECT r.rslot, r.ctid AS tid, r.job_id, r.slot, r.run_lease, r.attempt, r.pos
         FROM awa_queue.ready r
         WHERE r.rslot BETWEEN p_low AND p_high
@@ -74,21 +76,20 @@ BEGIN
         INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at, deadline_at)
         SELECT p_lslot, d.slot, least(d.attempt + 1, 32767),
                d.is_unique AND (get_bit(d.unique_states, 3) = 0 OR get_bit(d.unique_states, 2) = 0),
-               d.job_id, d.run_lease + 1, p_instance, p_now, p_now + d.deadline
-        FROM deleted d
+               d.job_id, d.run_lease + 1, p_instance, m.now, m.now + d.deadline
+        FROM deleted d, moment m
     )
     SELECT array_agg(d.job_id), array_agg(d.run_lease + 1), array_agg(p_lslot), array_agg(least(d.attempt + 1, 32767)::smallint),
            array_agg(d.max_attempts), array_agg(p_priority), array_agg(d.kind), array_agg(d.text), array_agg(d.created_at),
-           array_agg(d.run_at), array_agg(p_now + d.deadline), array_agg(d.extras), max(d.pos), sum(d.size), count(d.bodied),
+           array_agg(d.run_at), array_agg(m.now + d.deadline), array_agg(d.extras), max(m.now), max(d.pos), sum(d.size), count(d.bodied),
            bool_or(d.is_unique AND get_bit(d.unique_states, 2) <> get_bit(d.unique_states, 1))
     INTO v.job_ids, v.run_leases, v.lslots, v.attempts, v.max_attempts, v.priorities, v.kinds, v.args, v.created_at, v.run_at,
-         v.deadline_at, v.extras, v_last, v_size, v_bodied, v_regain
-    FROM deleted d;
+         v.deadline_at, v.extras, v.claimed_at, v_last, v_size, v_bodied, v_regain
+    FROM deleted d, moment m;
     IF v_bodied <> cardinality(v.job_ids) THEN
         RAISE EXCEPTION 'a claimed job has no visible body' USING ERRCODE = 'AWA01';
     END IF;
     v.hints := ARRAY[v_last, v_size];
-    v.claimed_at := p_now;
     RETURN CASE WHEN v_regain THEN awa_queue.shift_claims(v) ELSE v END;
 END $$;
 
@@ -96,10 +97,10 @@ END $$;
 -- by what it says.
 CREATE FUNCTION awa_queue.take_one(
     p_rslot smallint, p_at tid, p_priority smallint, p_pos bigint, p_job bigint, p_slot smallint, p_run_lease bigint, p_attempt smallint,
-    p_instance uuid, p_deadline_ms bigint, p_lslot smallint, p_now timestamptz
+    p_instance uuid, p_deadline_ms bigint, p_lslot smallint
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-DECLARE v awa_queue.claim_batch; v_body record;
+DECLARE v awa_queue.claim_batch; v_body record; v_now timestamptz := clock_timestamp();
 BEGIN
     DELETE FROM awa_queue.ready r WHERE r.rslot = p_rslot AND r.ctid = (
         SELECT c.ctid FROM awa_queue.ready c WHERE c.rslot = p_rslot AND c.ctid = p_at FOR UPDATE SKIP LOCKED);
@@ -107,7 +108,7 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT x.kind, x.args::text AS text, x.max_attempts, x.created_at, x.run_at, awa_queue.extras(x) AS extras,
-           p_now + coalesce(x.deadline_ms, p_deadline_ms) * interval '1 millisecond' AS deadline_at,
+           v_now + coalesce(x.deadline_ms, p_deadline_ms) * interval '1 millisecond' AS deadline_at,
            get_bit(x.unique_states, 1) AS available, get_bit(x.unique_states, 2) AS running, get_bit(x.unique_states, 3) AS completed
     INTO v_body FROM awa_queue.bodies x WHERE x.slot = p_slot AND x.job_id = p_job;
     IF NOT FOUND THEN
@@ -116,7 +117,7 @@ BEGIN
     p_attempt := least(p_attempt + 1, 32767);
     INSERT INTO awa_queue.leases (lslot, slot, attempt, frees_claim, job_id, run_lease, instance, claimed_at, deadline_at)
     VALUES (p_lslot, p_slot, p_attempt, coalesce(v_body.completed = 0 OR v_body.running = 0, false), p_job,
-            p_run_lease + 1, p_instance, p_now, v_body.deadline_at);
+            p_run_lease + 1, p_instance, v_now, v_body.deadline_at);
     v.job_ids := ARRAY[p_job];
     v.attempts := ARRAY[p_attempt];
     v.run_leases := ARRAY[p_run_lease + 1];
@@ -130,7 +131,7 @@ BEGIN
     v.deadline_at := ARRAY[v_body.deadline_at];
     v.extras := ARRAY[v_body.extras];
     v.hints := ARRAY[p_pos, octet_length(v_body.text) + coalesce(octet_length(v_body.extras), 0)];
-    v.claimed_at := p_now;
+    v.claimed_at := v_now;
     RETURN CASE WHEN v_body.running <> v_body.available THEN awa_queue.shift_claims(v) ELSE v END;
 END $$;
 
@@ -257,11 +258,11 @@ BEGIN
                     v_large := v_large OR v_size > 10000;
                     v_n := least(v_left, v_bytes / greatest(v_size, 1) + 1);
                     v_got := awa_queue.take_lane(p_queue, v_lane.priority, v_lane.shard, v_from, v_n, v_bytes, p_instance, p_deadline_ms,
-                        v_lslot, v_now, v_low, v_high, NOT v_large);
+                        v_lslot, v_low, v_high, NOT v_large);
                 ELSE
                     v_n := 2; -- one is fewer: that was all
                     v_got := awa_queue.take_one(v_lane.rslot, v_lane.at, v_lane.priority, v_lane.pos, v_lane.job_id, v_lane.slot,
-                        v_lane.run_lease, v_lane.attempt, p_instance, p_deadline_ms, v_lslot, v_now);
+                        v_lane.run_lease, v_lane.attempt, p_instance, p_deadline_ms, v_lslot);
                 END IF;
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS v_state = RETURNED_SQLSTATE;
@@ -269,7 +270,7 @@ BEGIN
                     RAISE;
                 END IF;
                 v_got := awa_queue.take_carefully(p_queue, v_lane.priority, v_lane.shard, v_from, least(v_n, 64), v_bytes, p_instance,
-                    p_deadline_ms, v_lslot, v_now);
+                    p_deadline_ms, v_lslot);
             END;
             EXIT WHEN v_got.job_ids IS NULL;
             v_all := CASE WHEN v_all.job_ids IS NULL THEN v_got ELSE awa_queue.joined(v_all, v_got) END;
@@ -303,13 +304,13 @@ SET search_path = pg_catalog AS $$
     SELECT ROW(a.job_ids || b.job_ids, a.run_leases || b.run_leases, a.lslots || b.lslots, a.attempts || b.attempts,
                a.max_attempts || b.max_attempts, a.priorities || b.priorities, a.kinds || b.kinds, a.args || b.args,
                a.created_at || b.created_at, a.run_at || b.run_at, a.deadline_at || b.deadline_at, a.extras || b.extras,
-               b.hints, a.claimed_at, b.looked_ms)::awa_queue.claim_batch
+               b.hints, greatest(a.claimed_at, b.claimed_at), b.looked_ms)::awa_queue.claim_batch
 $$;
 
 -- One row at a time, each in its own subtransaction: what cannot be claimed is recorded as failed, the rest is claimed.
 CREATE FUNCTION awa_queue.take_carefully(
     p_queue text, p_priority smallint, p_shard smallint, p_from bigint, p_n integer, p_bytes bigint, p_instance uuid,
-    p_deadline_ms bigint, p_lslot smallint, p_now timestamptz
+    p_deadline_ms bigint, p_lslot smallint
 ) RETURNS awa_queue.claim_batch LANGUAGE plpgsql
 SET search_path = pg_catalog SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -327,7 +328,7 @@ BEGIN
     LOOP
         BEGIN
             v_got := awa_queue.take_one(v_head.rslot, v_head.at, p_priority, v_head.pos, v_head.job_id, v_head.slot, v_head.run_lease,
-                v_head.attempt, p_instance, p_deadline_ms, p_lslot, p_now);
+                v_head.attempt, p_instance, p_deadline_ms, p_lslot);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS v_error = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE;
             IF NOT awa_queue.is_row_fault(v_state) THEN
