@@ -142,18 +142,23 @@ async def test_two_terms_beside_a_load_change_nothing_twice(database: str) -> No
                 await load.insert(10, late=True)
             end = (await database_time(client)).replace(microsecond=0)
             await holds(lambda: settled(client, load, end), limit=60)
+            await holds(lambda: everything_moved(terms), limit=60)
             nursery.cancel_scope.cancel()
         assert set(load.completed.values()) == {1}, "every job completed, and once"
         fired = {fire: times for fire, times in load.fires.items() if begin < fire <= end}
         assert set(fired) == {begin + n * SECOND for n in range(1, round((end - begin) / SECOND) + 1)}
         # The fire before the mark was moved back is decided twice, on purpose.
         assert sum(fired.values()) - len(fired) <= 1
-        moved = terms[0].moved + terms[1].moved
-        assert {"promote", "rescue", "hygiene", "cron", "refresh"} <= set(moved), moved
         assert min(term.moved["promote"] for term in terms) > 0, "both terms took part"
         assert await ask(client, "SELECT count(*) - count(DISTINCT id) FROM awa.jobs") == 0
         deadlocks = [error for term in terms for error in term.transient]
         assert not deadlocks, deadlocks
+
+
+async def everything_moved(terms: list[Term]) -> bool:
+    """Whether every lane had something to do: a slot is truncated some time after it was found empty."""
+    await trio.lowlevel.checkpoint()
+    return {"promote", "rescue", "hygiene", "cron", "refresh"} <= set(terms[0].moved + terms[1].moved)
 
 
 async def settled(client: awa.Client, load: Load, until: dt.datetime) -> bool:
