@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from awa_actors.store.claim import ANSWER
 from model.refinement.sessions import Session
 
 INSTANCE = uuid.UUID(int=1)
@@ -174,10 +175,7 @@ def test_one_conflict_does_not_stop_the_rescue_of_the_others(observer: Connectio
 def test_a_row_that_cannot_be_claimed_is_recorded_and_the_rest_is_claimed(observer: Connection[Any]) -> None:
     first, second = enqueued(observer, 2)
     observer.execute("DELETE FROM awa_queue.bodies WHERE job_id = %s", [first])
-    arguments = ", ".join(["NULL"] * 15)
-    row = observer.execute(
-        f"CALL awa_queue.claim('q', 10, 1000, %s, 0, NULL, NULL, {arguments})", [INSTANCE]
-    ).fetchone()
+    row = observer.execute(f"CALL awa_queue.claim('q', 10, 1000, %s, 0, NULL, NULL, {ANSWER})", [INSTANCE]).fetchone()
     assert row is not None
     assert row[0] == [second]
     assert one(observer, "SELECT state::text FROM awa.jobs WHERE id = %s", [first]) == "failed"

@@ -9,7 +9,9 @@ import attrs
 import psycopg
 from psycopg.types.json import Jsonb
 
-CLAIM: LiteralString = "CALL awa_queue.claim(%s, 1, 1000000, %s, 0, NULL, NULL" + 15 * ", NULL" + ")"
+from awa_actors.store.claim import ANSWER
+
+CLAIM: LiteralString = f"CALL awa_queue.claim(%s, 1, 1000000, %s, 0, NULL, NULL, {ANSWER})"
 INSTANCE: LiteralString = """
 INSERT INTO awa.instances (id, role, hostname, pid, version, stale_after) VALUES (%s, 'worker', 'here', 1, '0', %s)
 """

@@ -12,19 +12,15 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from awa_actors.store.claim import ANSWER
+
 T = TypeVar("T")
 
 ROOM = 8_388_608
 """Bytes of args per claim where a test does not care."""
 
-CLAIM = (
-    "CALL awa_queue.claim(%s, %s, %s, %s, %s, %s, %s::bigint[],"
-    " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
-)
-CLAIM_PLANES = (
-    "CALL awa.claim_planes(%s, %s, %s, %s, %s, %s, %s::bigint[], %s,"
-    " NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
-)
+CLAIM = f"CALL awa_queue.claim(%s, %s, %s, %s, %s, %s, %s::bigint[], {ANSWER})"
+CLAIM_PLANES = f"CALL awa.claim_planes(%s, %s, %s, %s, %s, %s, %s::bigint[], %s, {ANSWER})"
 COLUMNS = {
     "job_ids": "job_id",
     "run_leases": "run_lease",

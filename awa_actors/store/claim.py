@@ -12,10 +12,12 @@ from awa_actors.core.storage import ClaimFrom
 from awa_actors.store.pool import Session
 from awa_actors.store.trace import Log, step, watched
 
+ANSWER = ", ".join(["NULL"] * 15)
+"""What stands in a call for the columns of its answer."""
 # The call commits before it answers: a client that stops reading holds a lease, never an open transaction.
-CLAIM = f"CALL awa_queue.claim($1, $2, $3, $4, $5, $6, $7, {', '.join(['NULL'] * 15)})"
+CLAIM = f"CALL awa_queue.claim($1, $2, $3, $4, $5, $6, $7, {ANSWER})"
 # While jobs may be left in the canonical plane: those first; then ($8) the queue plane for the rest.
-CLAIM_PLANES = f"CALL awa.claim_planes($1, $2, $3, $4, $5, $6, $7, $8, {', '.join(['NULL'] * 15)})"
+CLAIM_PLANES = f"CALL awa.claim_planes($1, $2, $3, $4, $5, $6, $7, $8, {ANSWER})"
 
 
 ENDED_AT_CLAIM = ("duplicate", "postpone")

@@ -23,6 +23,7 @@ from storage_rehearsal import (
 from storage_states import make_canonical
 
 import awa_actors as awa
+from awa_actors.store.claim import ANSWER
 
 pytestmark = pytest.mark.slow
 
@@ -41,10 +42,7 @@ SEEDS = [
     Seed("lost and superseded", 2, Errand("done"), queue="lost", masks=(LOSES_ITS_CLAIM,) * 2),
 ]
 
-CLAIM_LOST = (
-    "CALL awa.claim_planes('lost', 100, 1000000, %s, 0, NULL, NULL, false"
-    ", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
-)
+CLAIM_LOST = f"CALL awa.claim_planes('lost', 100, 1000000, %s, 0, NULL, NULL, false, {ANSWER})"
 
 
 def change(session: Plane, function: str, was: str, becomes: str) -> None:

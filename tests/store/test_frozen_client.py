@@ -12,6 +12,8 @@ import pytest
 from processes import kill
 from queue_plane import Plane
 
+from awa_actors.store.claim import ANSWER
+
 pytestmark = pytest.mark.slow
 
 # Sends its statement and stops itself before it has read a byte of the answer.
@@ -30,7 +32,7 @@ async def main() -> None:
 
 asyncio.run(main())
 """
-CLAIM = f"CALL awa_queue.claim('default', 100, 100000000, $1, 0, NULL, NULL{', NULL' * 15})"
+CLAIM = f"CALL awa_queue.claim('default', 100, 100000000, $1, 0, NULL, NULL, {ANSWER})"
 CLAIM_IN_A_FUNCTION = "SELECT awa_queue.take('default', 100, 100000000, $1, 0, NULL, NULL)"
 LARGE = '{"a": "' + "x" * 102_400 + '"}'
 

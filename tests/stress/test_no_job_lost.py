@@ -16,6 +16,8 @@ import asyncpg
 import attrs
 import pytest
 
+from awa_actors.store.claim import ANSWER
+
 pytestmark = pytest.mark.stress
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ INSERT_LATER = """
 SELECT unnest(ids) FROM awa.insert_jobs(array_fill('{}'::text, ARRAY[$1::int]), ARRAY['email'], ARRAY[$2], $3, $4,
                                         array_fill('{"delay": 0.02}'::text, ARRAY[$1::int]))
 """
-CLAIM = f"CALL awa_queue.claim($1, $2, 8388608, $3, 60, NULL, $4{', NULL' * 15})"
+CLAIM = f"CALL awa_queue.claim($1, $2, 8388608, $3, 60, NULL, $4, {ANSWER})"
 COMPLETE = "SELECT completed FROM awa_queue.complete($1, $2, $3, $4)"
 SETTLE = "SELECT job_id FROM awa_queue.settle($1, $2::text::jsonb)"
 REGISTER = """
